@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use ghostlab::exec::{self, Methods, RunSettings};
+use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::stage;
 use ghostlab_store::Store;
@@ -24,7 +24,7 @@ fn main() {
     let arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
     let (overrides, files): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.contains('='));
     let file = files.first().map_or(root.join("tests/real/english.yaml"), PathBuf::from);
-    let grid = Grid::load(&file, None, &overrides, &Methods).unwrap();
+    let grid = Grid::load(&file, None, &overrides).unwrap();
     let seconds = |cells: &[Cell]| {
         // A store of its own: nothing is taken from an earlier round.
         let folder = tempfile::tempdir().unwrap();

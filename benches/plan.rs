@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use ghostlab::exec::{Methods, RunSettings, prepare};
+use ghostlab::exec::{RunSettings, prepare};
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
 use ghostlab::plan::{Estimate, Plan, Reason, Reasons, StoreState};
@@ -54,7 +54,7 @@ fn planning() {
     let store = Store::open(&path("store"), stage::WORDS).unwrap();
     for round in 1..=3 {
         let started = Instant::now();
-        let grid = Grid::load(&path("grid.yaml"), None, &[], &Methods).unwrap();
+        let grid = Grid::load(&path("grid.yaml"), None, &[]).unwrap();
         let read = started.elapsed().as_secs_f64();
         let plan =
             Plan::new(&grid, &store, RunSettings::default().engine, RunSettings::default().batch_tokens).unwrap();

@@ -15,7 +15,7 @@ use ghostlab::corpus::{Start, Windows};
 use ghostlab::error::{Error, Result};
 use ghostlab::evaluate::perplexity::{Losses, PerplexityEval};
 use ghostlab::evaluate::score;
-use ghostlab::exec::{self, Methods, RunSettings};
+use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::model::{Batch, Decoder, Engine, Prediction, Program, Trie};
@@ -156,7 +156,7 @@ fn solve(system: &Path, solution: &Path) -> Result<()> {
 
 /// Runs a grid on what each line's store has of it.
 fn cells(grid: &Path) -> Result<()> {
-    let grid = Grid::load(grid, None, &[], &Methods)?;
+    let grid = Grid::load(grid, None, &[])?;
     rounds(|line| {
         let (how, store) = line.split_once(' ').unwrap_or((line, ""));
         let store = Store::open(Path::new(store), stage::WORDS)?;

@@ -87,7 +87,7 @@ fn log_likelihoods_equal_the_harness() {
 
 #[test]
 fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
-    use ghostlab::exec::{self, Methods, RunSettings};
+    use ghostlab::exec::{self, RunSettings};
     use ghostlab::grid::Grid;
     use ghostlab::stage;
     use ghostlab_store::Store;
@@ -106,7 +106,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
         names.map(uses).concat()
     );
     std::fs::write(world.path().join("grid.yaml"), grid).unwrap();
-    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("store"), stage::WORDS).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &stop).unwrap();

@@ -296,10 +296,10 @@ fn mistakes_about_tasks_are_placed() {
 
 #[test]
 fn a_run_that_is_asked_to_stop_says_so() {
-    use ghostlab::exec::{Methods, RunSettings, run};
+    use ghostlab::exec::{RunSettings, run};
     use ghostlab::grid::Grid;
     let world = World::new();
-    let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
     let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
     assert_eq!(error.exit_code(), 130);
@@ -608,7 +608,7 @@ fn events_carry_time_values_and_one_name_for_a_job() {
 fn a_run_that_was_stopped_has_counted_what_it_did() {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    use ghostlab::exec::{Event, Methods, Recorder, Reporter, RunRecord, RunSettings, Stage, run};
+    use ghostlab::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, Stage, run};
     use ghostlab::grid::Grid;
     struct Stops<'a>(&'a AtomicBool);
     impl Reporter for Stops<'_> {
@@ -621,7 +621,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     let world = World::new();
     with_tasks(&world);
     let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
-    let load = |overrides: &[String]| Grid::load(&world.path("grid.yaml"), None, overrides, &Methods).unwrap();
+    let load = |overrides: &[String]| Grid::load(&world.path("grid.yaml"), None, overrides).unwrap();
     run(&load(&["depth=1".to_owned()]), RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
     let (grid, stop) = (load(&[]), AtomicBool::new(false));
     let stops = Stops(&stop);

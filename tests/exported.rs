@@ -17,7 +17,7 @@ use std::process::Command;
 use candle_core::DType;
 use common::world::tokenizer;
 use common::{flat, json, tensors};
-use ghostlab::exec::{Methods, RunSettings, stored_program};
+use ghostlab::exec::{RunSettings, stored_program};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use ghostlab::plan::Plan;
@@ -113,7 +113,7 @@ fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
          evaluate: {perplexity: {corpus: test, length: 64}}\n",
     );
     ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
-    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("data/store"), stage::WORDS).unwrap();
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
@@ -182,7 +182,7 @@ fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
          evaluate: {perplexity: {corpus: train, length: 64}}\n";
     std::fs::write(world.path().join("grid.yaml"), text).unwrap();
     ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
-    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("data/store"), stage::WORDS).unwrap();
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();

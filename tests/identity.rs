@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::pairs::{self, CONSTANT, Pair, Setting};
 use common::world::World;
-use ghostlab::exec::{Methods, RunSettings};
+use ghostlab::exec::RunSettings;
 use ghostlab::grid::Grid;
 use ghostlab::identity::{Aspect, Identity, aspects};
 use ghostlab::model::EngineRequest;
@@ -40,7 +40,7 @@ fn named(setting: &Setting) -> Vec<Named> {
             other => panic!("{other}"),
         }
     }
-    let grid = Grid::load(&setting.world.path("grid.yaml"), None, &overrides, &Methods).unwrap();
+    let grid = Grid::load(&setting.world.path("grid.yaml"), None, &overrides).unwrap();
     let store = Store::look_at(&setting.world.path("data/store"), stage::WORDS).unwrap();
     let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
@@ -208,7 +208,7 @@ fn calibrations_that_differ_in_what_operators_are_solved_on_are_one_pass() {
         world.write("grid.yaml", grid.replace(line, &more));
         // Tokens are there: without them nothing is known of costs.
         world.runs(&[]);
-        let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
+        let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
         let plan = Plan::new(&grid, &store, EngineRequest::default(), RunSettings::default().batch_tokens).unwrap();
         look(&plan, &StoreState::read(&plan, &store))

@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 use common::world::World;
 use common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
-use ghostlab::exec::{Methods, RunSettings};
-use ghostlab::grid::{Calibration, Cell, Grid, Method};
+use ghostlab::exec::RunSettings;
+use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
 use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
 use ghostlab::stage;
@@ -54,7 +54,7 @@ fn of_latency(key: &Key) -> String {
 }
 
 /// A method with its options; what the grid itself calls cells may change without a change of keys.
-fn method(of: &Method) -> String {
+fn method<M: MethodAxis + ?Sized>(of: &Method<M>) -> String {
     fn with(name: &str, options: &Map<String, Value>) -> String {
         let option = |(name, value): (&String, &Value)| match value {
             Value::String(text) => format!("{name}={text}"),
@@ -141,7 +141,7 @@ fn members(of: &BackbonePlan) -> Value {
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
-    let grid = Grid::load(grid, profile, &[], &Methods).unwrap();
+    let grid = Grid::load(grid, profile, &[]).unwrap();
     let [engine, device, dtype] = engine;
     // Whatever suits this machine best: keys name what computes.
     let request = EngineRequest {

@@ -446,10 +446,10 @@ fn an_activation_that_is_not_finite_is_named_and_the_dense_backbone_is_scored() 
 
 #[test]
 fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
-    use ghostlab::exec::{Methods, RunSettings, run};
+    use ghostlab::exec::{RunSettings, run};
     use ghostlab::grid::{Cell, Grid};
     let world = World::new();
-    let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
     let perplexities = |cells: &[Cell], settings: RunSettings| -> Vec<f64> {
         let folder = TempDir::new().unwrap();
         let store = ghostlab_store::Store::open(folder.path(), stage::WORDS).unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use common::{assert_close, json, numbers, shared};
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
-use ghostlab::exec::{self, Methods, RunSettings};
+use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::stage;
@@ -66,7 +66,7 @@ fn equals_the_reference(settings: RunSettings) {
         // Above the 911 windows that there are: all of them.
         "corpora.wikitext2-test.limit=100000".to_string(),
     ];
-    let grid = Grid::load(&grid, None, &overrides, &Methods).unwrap();
+    let grid = Grid::load(&grid, None, &overrides).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), stage::WORDS).unwrap();
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();

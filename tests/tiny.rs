@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use candle_core::DType;
 use common::{fixture, flat, json, tensors};
 use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
-use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, RunSettings};
+use ghostlab::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
 use ghostlab::results::collect;
@@ -44,7 +44,7 @@ impl Reporter for Silent {
 
 fn grid() -> Grid {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/table2.yaml");
-    Grid::load(&file, None, &[], &Methods).unwrap()
+    Grid::load(&file, None, &[]).unwrap()
 }
 
 /// What table 2 comes to, by the paper's protocol and in a store of its own: all of its cells, run once for all tests, and

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use common::pairs::{self, Pair, Setting};
 use common::seen::{self, VIEWS};
 use common::world::World;
-use ghostlab::exec::Methods;
 use ghostlab::grid::{Cell, Grid, give_names};
 use ghostlab::identity::{Aspect, differs};
 use ghostlab::results::{Differences, StoredResults};
@@ -68,7 +67,7 @@ const OF_CELLS: [&str; 8] = [
 #[test]
 fn cells_that_are_unlike_have_names_that_are_unlike_where_they_stand_in_one_grid() {
     let last = |setting: &Setting| -> Cell {
-        let grid = Grid::load(&setting.world.path("grid.yaml"), None, &[], &Methods).unwrap();
+        let grid = Grid::load(&setting.world.path("grid.yaml"), None, &[]).unwrap();
         Cell { name: String::new(), ..grid.cells.last().unwrap().clone() }
     };
     let mut told = 0;
@@ -76,7 +75,7 @@ fn cells_that_are_unlike_have_names_that_are_unlike_where_they_stand_in_one_grid
         let mut cells = [last(&pair.one()), last(&pair.other())];
         let expected = pair.aspects.iter().any(|of| OF_CELLS.iter().any(|known| Aspect::new(*of).is_of(known)));
         assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
-        give_names(&mut cells, &Methods);
+        give_names(&mut cells);
         assert_eq!(cells[0].name != cells[1].name, expected, "{}: {} {}", pair.what, cells[0], cells[1]);
         told += usize::from(expected);
     }
@@ -84,7 +83,7 @@ fn cells_that_are_unlike_have_names_that_are_unlike_where_they_stand_in_one_grid
     for pair in pairs::alike() {
         let name = |setting: &Setting| {
             let arguments = setting.arguments.iter().filter(|of| *of != "--set").cloned().collect::<Vec<_>>();
-            let grid = Grid::load(&setting.world.path("grid.yaml"), None, &arguments, &Methods).unwrap();
+            let grid = Grid::load(&setting.world.path("grid.yaml"), None, &arguments).unwrap();
             grid.cells.last().unwrap().name.clone()
         };
         assert_eq!((name(&pair.one()), name(&pair.other())), (NAME.to_owned(), NAME.to_owned()), "{}", pair.what);

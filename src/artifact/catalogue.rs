@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::artifact::paper;
 use crate::error::{Error, Result, nearest};
-use crate::exec::Methods;
 use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
 use crate::metric::{Metric, Of};
 use crate::results::stem;
@@ -39,7 +38,7 @@ impl Artifact {
     /// # Errors
     /// A mistake in the grid, or something that it names and that is not there.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        let mut grid = self.shown(|shown| Grid::load_shown(&self.file, profile, overrides, &Methods, shown))?;
+        let mut grid = self.shown(|shown| Grid::load_shown(&self.file, profile, overrides, shown))?;
         if !scores(&grid) && grid.evaluate.latency.is_empty() {
             grid.cells.retain(|cell| !cell.is_dense());
         }
@@ -65,7 +64,7 @@ impl Artifact {
         if self.description.list.is_some() {
             return Ok(Vec::new());
         }
-        let needs = |shown: &AxisChoice<'_>| Grid::needs(&self.file, profile, overrides, &Methods, shown);
+        let needs = |shown: &AxisChoice<'_>| Grid::needs(&self.file, profile, overrides, shown);
         let own = self.shown(needs)?;
         let paper = paper::all()?;
         let of_paper = |name: &str| paper.iter().any(|entry| entry.record.condition.backbone == name);
@@ -92,7 +91,7 @@ impl Artifact {
             true => grid.clone(),
             false => {
                 let shown = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
-                let texts = Grid::load_shown(&self.file, profile, overrides, &Methods, &shown);
+                let texts = Grid::load_shown(&self.file, profile, overrides, &shown);
                 texts.map_err(|error| error.hint(NEEDED))?
             }
         };

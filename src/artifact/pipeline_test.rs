@@ -140,7 +140,7 @@ fn what_an_artifact_does_not_show_is_not_run_and_its_data_need_not_be_there() {
     let corpora: Vec<&str> = grid.evaluate.perplexity.iter().map(|text| text.corpus.as_str()).collect();
     assert_eq!((corpora, grid.evaluate.tasks.len(), grid.tasks.len()), (vec!["c4"], 0, 0));
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4"]);
-    let error = Grid::load(&bench.artifact.file, None, &[], &crate::exec::Methods).unwrap_err();
+    let error = Grid::load(&bench.artifact.file, None, &[]).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "`run` needs all of them: {error}");
 }
 
@@ -345,9 +345,9 @@ fn every_option_of_a_method_of_the_paper_is_among_the_settings_that_views_are_tr
     let known: Vec<&str> = axes().iter().map(|(axis, _)| *axis).collect();
     let cell = Cell {
         backbone: "b".into(),
-        criterion: Some(resolved("llm-streamline", crate::criterion::resolve)),
+        criterion: Some(crate::grid::Method::named("llm-streamline")),
         depth: 1,
-        recovery: Some(resolved("ghosted", crate::recovery::resolve)),
+        recovery: Some(crate::grid::Method::named("ghosted")),
         calibration: Some(crate::grid::Calibration {
             corpus: "c".into(),
             sequences: 1,
@@ -362,15 +362,6 @@ fn every_option_of_a_method_of_the_paper_is_among_the_settings_that_views_are_tr
         let own = ["backbone", factors::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
         assert!(own || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
     }
-}
-
-/// A method with every default filled in.
-fn resolved(
-    name: &str,
-    resolve: fn(&str, &crate::options::Options) -> Result<crate::options::Options>,
-) -> crate::grid::Method {
-    let resolved = resolve(name, &crate::options::Options::new()).unwrap();
-    crate::grid::Method { resolved, ..crate::grid::Method::named(name) }
 }
 
 #[test]

@@ -10,9 +10,7 @@ use super::page::{self, Page};
 use super::page_part::{self, PagePart, sheet};
 use super::{ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
-use crate::exec::{
-    CellResult, GridOutcome, MadeFrom, Measured, Methods, TaskProtocol, TaskScores, TextProtocol, TextRead,
-};
+use crate::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskProtocol, TaskScores, TextProtocol, TextRead};
 use crate::grid::{Cell, Description, Grid, Perplexity, TaskUse};
 use crate::identity::MeasureId;
 use crate::machine;
@@ -43,7 +41,7 @@ fn grid(root: &Path) -> Grid {
         TASKS.join(", ")
     );
     fs::write(root.join("large.yaml"), text).unwrap();
-    Grid::load(&root.join("large.yaml"), None, &[], &Methods).unwrap()
+    Grid::load(&root.join("large.yaml"), None, &[]).unwrap()
 }
 
 /// A number with all its digits.

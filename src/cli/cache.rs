@@ -18,7 +18,7 @@ use super::progress;
 use super::units::{bytes, columns, seconds};
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
-use crate::exec::{self, Methods, RunSettings};
+use crate::exec::{self, RunSettings};
 use crate::grid::Grid;
 use crate::identity::ComputeId;
 use crate::model::EngineRequest;
@@ -298,7 +298,7 @@ fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, B
                 }
                 _ => error,
             };
-            let grid = Grid::load(file, profile, &gc.overrides, &Methods).map_err(away)?;
+            let grid = Grid::load(file, profile, &gc.overrides).map_err(away)?;
             for &request in &requests {
                 let plan = Plan::new(&grid, store, request, RunSettings::default().batch_tokens).map_err(away)?;
                 kept.add(&plan, store);

@@ -12,8 +12,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathComplete
 use super::home::{self, StoreArgs};
 use crate::artifact::{self, Artifact};
 use crate::cluster::Submission;
-use crate::exec::Methods;
-use crate::grid::{EntryKind, Grid, Registry, names_around};
+use crate::grid::{EntryKind, Grid, names_around};
 use crate::results::StoredResults;
 use crate::stage;
 use ghostlab_store::Store;
@@ -150,7 +149,7 @@ pub(super) fn cells() -> ArgValueCompleter {
 fn cells_of(file: &Path, profile: Option<&str>, overrides: &[String]) -> Vec<String> {
     let grids = match Artifact::read(file) {
         Ok(Some(artifact)) => artifact.runs(profile, overrides),
-        _ => Grid::load(file, profile, overrides, &Methods).map(|grid| vec![grid]),
+        _ => Grid::load(file, profile, overrides).map(|grid| vec![grid]),
     };
     let mut names: Vec<String> = match grids {
         Ok(grids) => grids.iter().flat_map(|grid| &grid.cells).map(ToString::to_string).collect(),
@@ -232,7 +231,7 @@ pub(super) fn texts() -> ArgValueCompleter {
 /// Tasks by name, and their files.
 pub(super) fn tasks() -> ArgValueCompleter {
     completer(|current| {
-        let known = beginning(current, Methods.tasks().into_iter().map(str::to_owned));
+        let known = beginning(current, crate::grid::tasks().into_iter().map(str::to_owned));
         both(known, PathCompleter::any().complete(current))
     })
 }

@@ -14,7 +14,6 @@ use super::units::bytes;
 use super::verbosity::Look;
 use crate::artifact::{self, Artifact, Seen};
 use crate::error::{Error, Result};
-use crate::exec::Methods;
 use crate::files::{disk, sha256};
 use crate::grid::{AxisChoice, Grid, InputList, Need};
 use crate::hub::{Hub, HubSettings, Plan};
@@ -118,7 +117,7 @@ fn needs(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
             Some(artifact) => artifact.needs(profile, overrides),
             None => {
                 let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-                Ok(vec![Grid::needs(file, profile, overrides, &Methods, &all)?])
+                Ok(vec![Grid::needs(file, profile, overrides, &all)?])
             }
         };
     }

@@ -17,7 +17,6 @@ use super::stop;
 use super::units::{bytes, columns, seconds};
 use crate::artifact;
 use crate::error::{Error, Result};
-use crate::exec::Methods;
 use crate::files::sha256;
 use crate::grid::{AxisChoice, Grid, InputList, Need};
 use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
@@ -127,7 +126,7 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     let needs = if file.is_file() {
         match artifact::Artifact::read(file)? {
             Some(artifact) => artifact.needs(profile, overrides)?,
-            None => vec![Grid::needs(file, profile, overrides, &Methods, &ALL)?],
+            None => vec![Grid::needs(file, profile, overrides, &ALL)?],
         }
     } else if target.contains('/') && !target.ends_with(".yaml") {
         return Ok(vec![(lock_in_use(arguments), named(target, &arguments.files)?)]);

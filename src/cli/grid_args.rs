@@ -13,7 +13,7 @@ use super::{candidates, verbosity};
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
-use crate::exec::{Methods, RunSettings};
+use crate::exec::RunSettings;
 use crate::grid::Grid;
 use crate::installed;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
@@ -162,12 +162,12 @@ impl GridArgs {
         if Submission::is_one(&self.grid) {
             return Submission::read(&self.grid)?.grids().map(|(grid, _)| grid);
         }
-        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods).inspect(detailed)
+        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(detailed)
     }
 
     /// The same without settings from outside.
     pub(super) fn plain(&self) -> Result<Grid> {
-        Grid::load(&self.grid, self.profile.as_deref(), &[], &Methods)
+        Grid::load(&self.grid, self.profile.as_deref(), &[])
     }
 
     /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.

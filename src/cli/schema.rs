@@ -8,7 +8,6 @@ use super::answer::done::PrintedSchema;
 use super::answer::{self, Answer};
 use super::out;
 use crate::error::Result;
-use crate::exec::Methods;
 use crate::grid;
 
 #[derive(Args)]
@@ -26,7 +25,7 @@ enum SchemaOf {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let schema = match arguments.subject {
-        SchemaOf::Grid => grid::json_schema(&Methods),
+        SchemaOf::Grid => grid::json_schema(),
         SchemaOf::Output => answer::schema(),
     };
     match answer::json() {

@@ -18,7 +18,7 @@ use super::{fetch, progress, stop};
 use crate::artifact;
 use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, Result, nearest};
-use crate::exec::{self, Methods};
+use crate::exec;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::files::regular;
 use crate::grid::{self, BackboneFile, EntryKind, Grid, HubSource};
@@ -90,7 +90,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.store_near(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     if arguments.fetch {
-        let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE), &Methods)?;
+        let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
@@ -161,7 +161,7 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
 /// The grid, with windows that fit the model's context.
 fn grid(arguments: &Arguments) -> Result<Grid> {
     let load = |length| {
-        Grid::of_text(&text(arguments, length)?, Path::new(FILE), &Methods).map_err(|error| match error.kind() {
+        Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(|error| match error.kind() {
             ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
                 error.hint("the same command with --fetch brings it")
             }

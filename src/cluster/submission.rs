@@ -12,7 +12,6 @@ use super::job_end::JobEnd;
 use super::program::FrozenProgram;
 use super::queue::{NotTaken, Queue};
 use crate::error::{Error, Result};
-use crate::exec::Methods;
 use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use crate::grid::Grid;
@@ -286,7 +285,7 @@ impl Submission {
     /// # Errors
     /// A form that this program does not know.
     pub fn grids(&self) -> Result<(Grid, Option<Grid>)> {
-        let thawed = |frozen: &Value| Grid::thawed(frozen, &Methods);
+        let thawed = |frozen: &Value| Grid::thawed(frozen);
         Ok((thawed(&self.grid)?, self.gate.as_ref().map(thawed).transpose()?))
     }
 

@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::check_weights;
 use crate::plan::{BackbonePlan, Plan, Subject};
-use crate::recovery;
 use ghostlab_store::Store;
 
 /// Checks every backbone and sees that all tokens are stored.
@@ -34,7 +33,8 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
         if checked.contains(&method.to_string()) {
             continue;
         }
-        recovery::build(&method.name, &method.options)?
+        method
+            .rule
             .check(&backbone.config)
             .map_err(|error| error.at(format!("backbone `{}`, recovery `{method}`", backbone.name)))?;
         checked.push(method.to_string());

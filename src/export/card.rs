@@ -135,7 +135,7 @@ fn values(facts: &Facts<'_>) -> Result<Values> {
                 seed: of.seed,
             }
         }),
-        finetune: method.map(|of| recovery::finetune(&of.name, &of.options)).transpose()?.flatten(),
+        finetune: method.and_then(|of| of.training),
         dtype: form.dtype.map(FloatType::name),
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
         folded: folded(layout, deployed),

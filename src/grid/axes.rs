@@ -1,5 +1,4 @@
-//! The axes of a grid, or of an entry of `include`, as they were written: lists inside entries multiplied out, nothing
-//! filled in.
+//! The axes of a grid, or of an entry of `include`: lists inside entries multiplied out, defaults filled in, methods built.
 
 use serde_json::Value;
 
@@ -9,86 +8,28 @@ use super::depth::{Depth, DepthEntry};
 use super::limits;
 use super::list::{self, combinations};
 use super::many::Many;
-use super::method::{MethodEntry, WrittenMethod};
+use super::method::{Method, MethodAxis, MethodEntry, WrittenMethod};
 use super::node::YamlPosition;
-use super::registry::Registry;
 use super::schema::{CalibrationEntry, IncludeEntry, Schema};
+use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::options::Described;
 use crate::quantity::MOST_TOKENS;
+use crate::recovery::Recovery;
 
-/// Which of the two axes of methods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Criterion,
-    Recovery,
-}
-
-impl Role {
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Role::Criterion => "criterion",
-            Role::Recovery => "recovery",
-        }
-    }
-}
-
-/// The methods that there are, and their options: which lists are axes depends on them.
-pub(super) struct KnownMethods {
-    criteria: Vec<Described>,
-    recoveries: Vec<Described>,
-}
-
-impl KnownMethods {
-    pub(super) fn of(registry: &dyn Registry) -> Self {
-        Self { criteria: registry.criteria(), recoveries: registry.recoveries() }
-    }
-
-    fn find(&self, role: Role, name: &str) -> Option<&Described> {
-        let all = match role {
-            Role::Criterion => &self.criteria,
-            Role::Recovery => &self.recoveries,
-        };
-        all.iter().find(|described| described.name == name)
-    }
-}
-
-/// An entry of `calibration` with one value of each of its lists; none for what follows from the others.
+/// Axes that are checked, each none where its key is not written. Where the four beside `backbone` are none there are dense
+/// cells only.
 #[derive(Debug, Clone)]
-pub(super) struct WrittenCalibration {
-    pub(super) corpus: Positioned<String>,
-    pub(super) sequences: usize,
-    pub(super) length: usize,
-    pub(super) seed: Option<u64>,
-    pub(super) operator_sequences: Option<usize>,
-}
-
-impl WrittenCalibration {
-    /// With the defaults, so that two ways to write the same thing are the same.
-    pub(super) fn filled(&self) -> Calibration {
-        let Self { corpus, sequences, length, seed, operator_sequences } = self;
-        Calibration {
-            corpus: corpus.value.clone(),
-            sequences: *sequences,
-            length: *length,
-            seed: seed.unwrap_or(0),
-            operator_sequences: operator_sequences.unwrap_or(*sequences),
-        }
-    }
-}
-
-/// Axes as they were written, each none where its key is not.
-#[derive(Debug)]
-pub(super) struct WrittenAxes {
-    /// What messages call the map that holds them; empty for the grid itself.
-    pub(super) name: String,
-    /// Where that map stands.
+pub(super) struct Axes {
+    /// Where the map stands that holds them.
     pub(super) place: YamlPosition,
     pub(super) backbone: Option<Vec<Positioned<String>>>,
-    pub(super) criterion: Option<Vec<Positioned<WrittenMethod>>>,
+    pub(super) criterion: Option<Vec<Positioned<Method<dyn Criterion>>>>,
     pub(super) depth: Option<Vec<Positioned<Depth>>>,
-    pub(super) recovery: Option<Vec<Positioned<WrittenMethod>>>,
-    pub(super) calibration: Option<Vec<Positioned<WrittenCalibration>>>,
+    pub(super) recovery: Option<Vec<Positioned<Method<dyn Recovery>>>>,
+    pub(super) calibration: Option<Vec<Positioned<Calibration>>>,
+    /// The texts that the calibrations name.
+    pub(super) corpora: Vec<Positioned<String>>,
 }
 
 /// The keys of a map that hold axes.
@@ -114,24 +55,35 @@ impl<'a> From<&'a IncludeEntry> for AxisEntries<'a> {
     }
 }
 
-impl WrittenAxes {
+impl Axes {
     /// Those of the map that stands at `at`.
-    pub(super) fn read(at: &At<'_>, entries: &AxisEntries<'_>, known: &KnownMethods) -> Result<Self> {
+    pub(super) fn read(at: &At<'_>, entries: &AxisEntries<'_>) -> Result<Self> {
         let AxisEntries { backbone, criterion, depth, recovery, calibration } = entries;
-        let methods = |role: Role, entries: &[MethodEntry]| {
-            let (at, methods) = (at.key(role.key()), methods(&at.key(role.key()), entries, role, known)?);
-            list::each_once(&at, &methods)?;
-            Ok::<_, Error>(methods)
-        };
+        let calibrations = calibration.written().map(|of| calibrations(&at.key("calibration"), of)).transpose()?;
+        let (calibration, corpora) = calibrations.unzip();
         Ok(Self {
-            name: at.name(),
             place: at.place(),
             backbone: backbone.written().map(|names| list::values(&at.key("backbone"), names)).transpose()?,
-            criterion: criterion.written().map(|entries| methods(Role::Criterion, entries)).transpose()?,
+            criterion: criterion.written().map(|entries| built(at, entries)).transpose()?,
             depth: depth.written().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
-            recovery: recovery.written().map(|entries| methods(Role::Recovery, entries)).transpose()?,
-            calibration: calibration.written().map(|of| calibrations(&at.key("calibration"), of)).transpose()?,
+            recovery: recovery.written().map(|entries| built(at, entries)).transpose()?,
+            calibration,
+            corpora: corpora.unwrap_or_default(),
         })
+    }
+
+    /// The same, and where an axis is not written that of `grid`.
+    pub(super) fn within(&self, grid: &Self) -> Self {
+        let Self { place, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
+        Self {
+            place,
+            backbone: backbone.or_else(|| grid.backbone.clone()),
+            criterion: criterion.or_else(|| grid.criterion.clone()),
+            depth: depth.or_else(|| grid.depth.clone()),
+            recovery: recovery.or_else(|| grid.recovery.clone()),
+            calibration: calibration.or_else(|| grid.calibration.clone()),
+            corpora,
+        }
     }
 
     /// The axes of a cut that are written, and those that are not.
@@ -153,17 +105,35 @@ pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Position
     list::values(at, &entries.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?)
 }
 
-/// Methods as they are written. An option that takes a single value and is given a list stands for a method for each value;
-/// one that takes a list does where it is given a list of lists.
-pub(super) fn methods(
+/// The methods of an axis of the map that stands at `at`. Of two ways to write one method the first stays.
+fn built<M: MethodAxis + ?Sized>(at: &At<'_>, entries: &[MethodEntry]) -> Result<Vec<Positioned<Method<M>>>> {
+    let written = methods::<M>(at, entries)?;
+    list::each_once(&at.key(M::KEY), &written)?;
+    let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
+    for Positioned { value: method, place } in &written {
+        let value = M::method(&method.name, &method.options).map_err(|error| {
+            // Of several methods at one place the message has to say which one it means.
+            let shared = written.iter().filter(|other| other.place == *place).count() > 1;
+            let error = if shared { error.at(method.to_string()) } else { error };
+            error.at(place.to_string())
+        })?;
+        if methods.iter().all(|known| known.value != value) {
+            methods.push(Positioned { value, place: place.clone() });
+        }
+    }
+    Ok(methods)
+}
+
+/// Methods as they are written in the map that stands at `at`. An option that takes a single value and is given a list stands
+/// for a method for each value; one that takes a list does where it is given a list of lists.
+pub(super) fn methods<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],
-    role: Role,
-    known: &KnownMethods,
 ) -> Result<Vec<Positioned<WrittenMethod>>> {
-    let mut methods = Vec::new();
+    let (at, known, mut methods) = (at.key(M::KEY), M::described(), Vec::new());
     for (i, entry) in entries.iter().enumerate() {
-        methods.extend(method(&at.item(i), entry, known.find(role, &entry.name))?);
+        let described = known.iter().find(|described| described.name == entry.name);
+        methods.extend(method(&at.item(i), entry, described)?);
     }
     Ok(methods)
 }
@@ -192,23 +162,28 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
     Ok(combinations(&lengths).into_iter().map(method).collect())
 }
 
-/// Whether the values of an option are those of an axis. Of an unknown option the registry says that it is unknown.
+/// Whether the values of an option are those of an axis. Of an unknown option its method says that it is unknown.
 fn is_axis(described: &Described, option: &str, values: &[Value]) -> bool {
     let of_lists = !values.is_empty() && values.iter().all(Value::is_array);
     described.has(option) && (!described.takes_list(option) || of_lists)
 }
 
-fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Vec<Positioned<WrittenCalibration>>> {
-    let mut calibrations = Vec::new();
+/// The calibrations of an axis, and the texts that they name.
+type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
+
+fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
+    let (mut all, mut corpora) = (Vec::new(), Vec::new());
     for (i, entry) in entries.iter().enumerate() {
-        calibrations.extend(calibration(&at.item(i), entry)?);
+        let (calibrations, named) = calibration(&at.item(i), entry)?;
+        all.extend(calibrations);
+        corpora.extend(named);
     }
-    list::neither_empty_nor_long(at, &calibrations)?;
-    Ok(calibrations)
+    list::each_once(at, &all)?;
+    Ok((all, corpora))
 }
 
 /// The product of an entry's lists.
-fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Vec<Positioned<WrittenCalibration>>> {
+fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let corpora = list::values(&at.key("corpus"), &entry.corpus)?;
     let counts = |key: &str, values: &[usize], least: usize, what: &str| {
         let values = list::values(&at.key(key), values)?;
@@ -232,12 +207,13 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Vec<Positioned<W
         let [c, n, t, s, o] = combination[..] else { continue };
         let (corpus, count, length, seed, operator) =
             (&corpora[c], &sequences[n], &lengths[t], &seeds[s], &operators[o]);
-        let value = WrittenCalibration {
-            corpus: corpus.clone(),
+        // With the defaults, so that two ways to write the same thing are the same.
+        let value = Calibration {
+            corpus: corpus.value.clone(),
             sequences: count.value,
             length: length.value,
-            seed: seed.value,
-            operator_sequences: operator.value,
+            seed: seed.value.unwrap_or(0),
+            operator_sequences: operator.value.unwrap_or(count.value),
         };
         if value.sequences.saturating_mul(value.length) > MOST_TOKENS {
             return Err(Error::bad_input("a calibration has too many tokens")
@@ -245,15 +221,15 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Vec<Positioned<W
                 .expected(format!("sequences × length of {MOST_TOKENS} or less"))
                 .found(format!("{} × {}", value.sequences, value.length)));
         }
-        if value.operator_sequences.is_some_and(|operator| operator > value.sequences) {
-            return Err(too_many_for_the_operator(&value.filled(), &operator.place, lists > 0));
+        if value.operator_sequences > value.sequences {
+            return Err(too_many_for_the_operator(&value, &operator.place, lists > 0));
         }
         let places = [&corpus.place, &count.place, &length.place, &seed.place, &operator.place];
         let own = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
         let place = own.map_or_else(|| at.place(), |(place, _)| place.clone());
         calibrations.push(Positioned { value, place });
     }
-    Ok(calibrations)
+    Ok((calibrations, corpora))
 }
 
 /// The values of a key, or one that is none where it is not written.

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::method::Method;
+use crate::criterion::Criterion;
+use crate::recovery::Recovery;
 
 /// The keys of the axes that say how layers are cut out: a grid has all of them or none.
 pub(super) const CUT_AXES: [&str; 4] = ["criterion", "depth", "recovery", "calibration"];
@@ -39,10 +41,10 @@ impl fmt::Display for Calibration {
 pub struct Cell {
     /// A name in [`Grid::backbones`](super::Grid::backbones).
     pub backbone: String,
-    pub criterion: Option<Method>,
+    pub criterion: Option<Method<dyn Criterion>>,
     /// How many layers are removed.
     pub depth: usize,
-    pub recovery: Option<Method>,
+    pub recovery: Option<Method<dyn Recovery>>,
     pub calibration: Option<Calibration>,
     /// What it is called in its grid: `llama-3.1-8b.streamline-7.ghosted`. Nothing is read out of it.
     #[serde(default)]

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::at::Positioned;
+use super::axes::Axes;
 use super::cell::Cell;
 use super::depth::Depth;
 use super::disk::Backbone;
 use super::limits;
 use super::node::YamlPosition;
 use super::pattern::Pattern;
-use super::registry::Registry;
-use super::resolve::Axes;
+use crate::criterion::PruneSpec;
 use crate::error::{Error, Result};
 
 /// A pruned cell, its depth as it was written, and where.
@@ -35,7 +35,7 @@ pub(super) fn cells(
         axes.few_enough()?;
     }
     let product = axes.product(backbones);
-    let dense: Vec<Positioned<Cell>> = axes.backbone.iter().map(dense_of).collect();
+    let dense: Vec<Positioned<Cell>> = axes.backbone.iter().flatten().map(dense_of).collect();
     let layers = |cell: &Cell| backbones[&cell.backbone].layers;
     let all = dense.iter().map(|of| &of.value).chain(product.iter().map(|candidate| &candidate.cell));
     let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layers(cell))).collect();
@@ -63,18 +63,14 @@ pub(super) fn cells(
     }
 }
 
-/// Asks the registry whether the criteria can select so many layers.
-pub(super) fn selectable(
-    cells: &[Positioned<Cell>],
-    backbones: &BTreeMap<String, Backbone>,
-    registry: &dyn Registry,
-) -> Result<()> {
+/// Refuses a depth that a criterion cannot select on a backbone, though it is below its layers.
+pub(super) fn selectable(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Result<()> {
     let mut asked = HashSet::new();
     for Positioned { value: Cell { backbone, criterion, depth, .. }, place } in cells {
         let Some(criterion) = criterion else { continue };
         if asked.insert((backbone, criterion, depth)) {
-            let checked = registry.check_depth(criterion, backbone, *depth, backbones[backbone].layers);
-            checked.map_err(|error| error.at(place.to_string()))?;
+            let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: *depth };
+            criterion.rule.check(&cut).map_err(|error| error.at(place.to_string()))?;
         }
     }
     Ok(())
@@ -105,20 +101,22 @@ impl Candidate {
 
 impl Axes {
     fn few_enough(&self) -> Result<()> {
-        let Self { place, backbone, criterion, depth, recovery, calibration } = self;
-        let sizes = [backbone.len(), criterion.len(), depth.len(), recovery.len(), calibration.len()];
-        limits::few_enough(&sizes, place)
+        fn size<T>(of: &Option<Vec<T>>) -> usize {
+            of.as_ref().map_or(0, Vec::len)
+        }
+        let Self { place, backbone, criterion, depth, recovery, calibration, .. } = self;
+        limits::few_enough(&[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)], place)
     }
 
     /// For each backbone criterion by criterion, in it depth by depth, then recovery, then calibration.
     fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<Candidate> {
         let mut candidates = Vec::new();
-        for backbone in self.backbone.iter().map(|backbone| &backbone.value) {
+        for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {
             let depths = self.depths(backbones[backbone].layers);
-            for criterion in &self.criterion {
+            for criterion in self.criterion.iter().flatten() {
                 for (count, depth) in &depths {
-                    for recovery in &self.recovery {
-                        for calibration in &self.calibration {
+                    for recovery in self.recovery.iter().flatten() {
+                        for calibration in self.calibration.iter().flatten() {
                             let cell = Cell {
                                 backbone: backbone.clone(),
                                 criterion: Some(criterion.value.clone()),
@@ -139,7 +137,7 @@ impl Axes {
     /// The axis counted out; of entries that come to the same count the first one stays.
     fn depths(&self, layers: usize) -> Vec<(usize, &Positioned<Depth>)> {
         let mut counts: Vec<(usize, &Positioned<Depth>)> = Vec::new();
-        for depth in &self.depth {
+        for depth in self.depth.iter().flatten() {
             let count = depth.value.of(layers);
             if counts.iter().all(|(known, _)| *known != count) {
                 counts.push((count, depth));

@@ -4,29 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::at::{At, Positioned};
-use super::axes::{AxisEntries, KnownMethods, WrittenAxes};
+use super::axes::{Axes, AxisEntries};
 use super::cell::{AXES, CUT_AXES};
 use super::definitions::{Definers, Definitions};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse};
 use super::many::Many;
-use super::method::WrittenMethod;
 use super::named::Library;
 use super::need::Need;
 use super::node::YamlNode;
 use super::pattern::Pattern;
-use super::registry::Registry;
 use super::schema::{IncludeEntry, Schema};
 use super::{AxisChoice, limits, list};
 use crate::error::{Error, Result, nearest};
 use crate::tasks::DocumentLimit;
-use crate::{corpus, metric, recovery};
+use crate::{corpus, metric};
 
-/// A grid each of whose values is sound by itself. Nothing is filled in, and nothing was looked for on disk.
+/// A grid each of whose values is sound by itself. Nothing was looked for on disk.
 #[derive(Debug)]
 pub(super) struct Checked {
     pub(super) name: String,
-    pub(super) axes: WrittenAxes,
-    pub(super) includes: Vec<WrittenAxes>,
+    pub(super) axes: Axes,
+    pub(super) includes: Vec<Axes>,
     pub(super) excludes: Vec<Pattern>,
     pub(super) evaluate: Evaluate,
     pub(super) definitions: Definitions,
@@ -36,8 +34,7 @@ impl Checked {
     /// What the grid names: backbones, and those corpora and tasks that are shown.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
         let every = || [&self.axes].into_iter().chain(&self.includes);
-        let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
-        let calibrated: BTreeSet<&str> = calibrations.map(|of| of.value.corpus.value.as_str()).collect();
+        let calibrated: BTreeSet<&str> = every().flat_map(|axes| &axes.corpora).map(|of| of.value.as_str()).collect();
         let read = |text: &str| self.evaluate.perplexity.iter().any(|of| of.corpus == text) && (shown.text)(text);
         let Definitions { backbones, corpora, tasks } = &self.definitions;
         let corpora = corpora.iter().filter(|(name, _)| calibrated.contains(name.as_str()) || read(name));
@@ -48,51 +45,39 @@ impl Checked {
 }
 
 /// Checks what the grid of `file` says, which is `schema` and, with its places, the tree `root`.
-pub(super) fn check(
-    schema: &Schema,
-    root: &YamlNode,
-    file: &Path,
-    library: &Library,
-    registry: &dyn Registry,
-) -> Result<Checked> {
-    let (root, known) = (At::root(root), KnownMethods::of(registry));
+pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<Checked> {
+    let root = At::root(root);
     let name = name(&root, schema, file)?;
-    let axes = WrittenAxes::read(&root, &AxisEntries::from(schema), &known)?;
+    let axes = Axes::read(&root, &AxisEntries::from(schema))?;
     all_or_none(&axes)?;
-    let include = |(i, entry)| include(&root.key("include").item(i), entry, &axes, &known);
+    let include = |(i, entry)| include(&root.key("include").item(i), entry, &axes);
     let includes = schema.include.iter().enumerate().map(include).collect::<Result<Vec<_>>>()?;
-    let exclude = |(i, entry)| Pattern::read(&root.key("exclude").item(i), entry, &known);
+    let exclude = |(i, entry)| Pattern::read(&root.key("exclude").item(i), entry);
     let excludes = schema.exclude.iter().enumerate().map(exclude).collect::<Result<_>>()?;
     let (evaluate, used) = evaluations(&root.key("evaluate"), &schema.evaluate)?;
 
     let every = || [&axes].into_iter().chain(&includes);
     let backbones = every().filter_map(|axes| axes.backbone.as_ref()).flatten();
-    let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
-    let corpora = calibrations.map(|calibration| &calibration.value.corpus).chain(&used.corpora);
+    let corpora = every().flat_map(|axes| &axes.corpora).chain(&used.corpora);
     let seeds = seeds(every(), &evaluate);
     let definers = Definers { schema, root: &root, library };
     let definitions = Definitions {
         backbones: definers.backbones(backbones)?,
-        corpora: definers.corpora(corpora, &registry.rules(), &seeds)?,
-        tasks: definers.tasks(used.tasks.iter(), &registry.tasks())?,
+        corpora: definers.corpora(corpora, &seeds)?,
+        tasks: definers.tasks(used.tasks.iter())?,
     };
     Ok(Checked { name, axes, includes, excludes, evaluate, definitions })
 }
 
 /// By corpus the seeds by which its shards are shuffled: of calibrations, of what operators are trained on, and that of every
 /// evaluation.
-fn seeds<'a>(
-    axes: impl Iterator<Item = &'a WrittenAxes> + Clone,
-    evaluate: &'a Evaluate,
-) -> BTreeMap<&'a str, BTreeSet<u64>> {
+fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluate) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
-    // What is wrong with a method is told where its options are read.
-    let trained = |of: &Positioned<WrittenMethod>| recovery::finetune(&of.value.name, &of.value.options).ok().flatten();
-    let trained: BTreeSet<u64> = recoveries.filter_map(trained).map(|training| training.seed).collect();
+    let trained: BTreeSet<u64> = recoveries.filter_map(|of| of.value.training).map(|training| training.seed).collect();
     let mut seeds: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for calibration in axes.filter_map(|axes| axes.calibration.as_ref()).flatten() {
-        let own = seeds.entry(&calibration.value.corpus.value).or_default();
-        own.insert(calibration.value.seed.unwrap_or_default());
+        let own = seeds.entry(&calibration.value.corpus).or_default();
+        own.insert(calibration.value.seed);
         own.extend(&trained);
     }
     for text in &evaluate.perplexity {
@@ -109,7 +94,7 @@ fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
 }
 
 /// A grid that prunes says how and from what; one that does not has dense cells only.
-fn all_or_none(axes: &WrittenAxes) -> Result<()> {
+fn all_or_none(axes: &Axes) -> Result<()> {
     let (written, absent) = axes.of_cuts();
     if written.is_empty() || absent.is_empty() {
         return Ok(());
@@ -120,8 +105,8 @@ fn all_or_none(axes: &WrittenAxes) -> Result<()> {
         .hint("without all four a grid scores its dense backbones"))
 }
 
-fn include(at: &At<'_>, entry: &IncludeEntry, grid: &WrittenAxes, known: &KnownMethods) -> Result<WrittenAxes> {
-    let axes = WrittenAxes::read(at, &AxisEntries::from(entry), known)?;
+fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
+    let axes = Axes::read(at, &AxisEntries::from(entry))?;
     let (written, absent) = axes.of_cuts();
     if axes.backbone.is_none() && written.is_empty() {
         return Err(at
@@ -139,7 +124,7 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &WrittenAxes, known: &KnownM
     Ok(axes)
 }
 
-fn lacks(subject: &str, axes: &WrittenAxes, absent: &[&str]) -> Error {
+fn lacks(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     let keys: Vec<String> = absent.iter().map(|key| format!("`{key}`")).collect();
     let word = if keys.len() == 1 { "key" } else { "keys" };
     Error::bad_input(format!("{subject} lacks the {word} {}", keys.join(", "))).at(axes.place.to_string())

@@ -9,7 +9,9 @@ use super::named::{self, EntryKind, Library};
 use super::need::{Need, Written};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::WrittenShards;
+use crate::corpus::Rule;
 use crate::error::{Error, Result, nearest};
+use crate::tasks::TASKS;
 
 /// Definitions by name.
 #[derive(Debug)]
@@ -46,15 +48,14 @@ impl Definers<'_> {
         })
     }
 
-    /// The corpora of these names, each cut by one of `rules`; `seeds` are those by which a grid shuffles their shards.
+    /// The corpora of these names; `seeds` are those by which a grid shuffles their shards.
     pub(super) fn corpora<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
-        rules: &[&str],
         seeds: &BTreeMap<&str, BTreeSet<u64>>,
     ) -> Result<BTreeMap<String, Defined<CorpusEntry>>> {
         self.each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
-            known("window rule", &corpus.rule, rules, &at.key("rule"))?;
+            known("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
                 limits::count(1, limit, "the limit on evaluation windows", &at.key("limit").place())?;
             }
@@ -67,23 +68,22 @@ impl Definers<'_> {
         })
     }
 
-    /// The data of the tasks of these names, each one of `kinds`.
+    /// The data of the tasks of these names.
     pub(super) fn tasks<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
-        kinds: &[&str],
     ) -> Result<BTreeMap<String, Defined<TaskEntry>>> {
         let used: Vec<&Positioned<String>> = used.collect();
-        let mut tasks = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, data: &TaskEntry| {
-            let TaskEntry { path, hub, revision, files, .. } = data;
+        let mut data = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, entry: &TaskEntry| {
+            let TaskEntry { path, hub, revision, files, .. } = entry;
             let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
             Ok(Written { path, hub, revision, files, shards: None })
         })?;
-        for (name, Defined { entry, .. }) in &mut tasks {
+        for (name, Defined { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
-            known("kind of task", task, kinds, &self.root.key("tasks").key(name).key("task"))?;
+            known("kind of task", task, &tasks(), &self.root.key("tasks").key(name).key("task"))?;
         }
-        Ok(tasks)
+        Ok(data)
     }
 
     /// `read` refuses what is wrong with an entry, and says where its files are.
@@ -110,6 +110,16 @@ impl Definers<'_> {
         }
         Ok(all)
     }
+}
+
+/// The names of the window rules.
+pub fn rules() -> Vec<&'static str> {
+    Rule::ALL.into_iter().map(Rule::name).collect()
+}
+
+/// The names of the multiple-choice tasks that can be scored.
+pub fn tasks() -> Vec<&'static str> {
+    TASKS.iter().map(|task| task.name).collect()
 }
 
 /// Refuses a name that is none of those that the program knows.

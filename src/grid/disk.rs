@@ -1,16 +1,16 @@
 //! Whether what a grid uses is there.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::definitions::Defined;
 use super::need::{Around, Found, HubSource, Need};
-use super::registry::Registry;
 use super::schema::{BackboneEntry, CorpusEntry, TaskEntry};
 use super::shards::Stream;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
+use crate::model::{self, Config};
 
 /// A backbone that the grid uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,18 +101,25 @@ pub struct TaskData {
     pub generated: bool,
 }
 
+/// The number of decoder layers of the backbone in a folder.
+fn layers(folder: &Path) -> Result<usize> {
+    let config = Config::read_with_attachments(folder)?;
+    // Before anything is made of its numbers: of 10^7 layers the cells alone would be too many.
+    model::check_weights(&config, folder)?;
+    Ok(config.layers)
+}
+
 /// The backbones, each with its number of layers.
 pub(super) fn backbones(
     defined: BTreeMap<String, Defined<BackboneEntry>>,
     around: &Around<'_>,
-    registry: &dyn Registry,
 ) -> Result<BTreeMap<String, Backbone>> {
     let found = |(name, Defined { entry, need }): (String, Defined<BackboneEntry>)| {
         let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
             (Some(source), None) => error.hint(format!("it can be had at {source}")),
             _ => error,
         })?;
-        let layers = registry.layers(&path).map_err(|error| error.at(need.place()))?;
+        let layers = layers(&path).map_err(|error| error.at(need.place()))?;
         Ok((name, Backbone { path, layers, hub, unidentified: None }))
     };
     defined.into_iter().map(found).collect()

@@ -6,8 +6,6 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Grid;
-use super::method::Method;
-use super::registry::Registry;
 use crate::error::{Error, Result};
 
 impl Grid {
@@ -33,22 +31,8 @@ impl Grid {
     ///
     /// # Errors
     /// A form that this program did not write, or a method that it does not know.
-    pub fn thawed(frozen: &Value, registry: &dyn Registry) -> Result<Self> {
-        let mut grid = Self::deserialize(frozen)
-            .map_err(|error| Error::bad_input("the frozen grid cannot be read").found(error.to_string()))?;
-        // Defaults are filled in again: they are not written.
-        let criterion = |of: &mut Method| {
-            of.resolved = registry.resolve_criterion(&of.name, &of.options)?;
-            Ok::<_, Error>(())
-        };
-        let recovery = |of: &mut Method| {
-            of.resolved = registry.resolve_recovery(&of.name, &of.options)?;
-            Ok::<_, Error>(())
-        };
-        grid.criterion.iter_mut().try_for_each(criterion)?;
-        grid.recovery.iter_mut().try_for_each(recovery)?;
-        grid.cells.iter_mut().filter_map(|cell| cell.criterion.as_mut()).try_for_each(criterion)?;
-        grid.cells.iter_mut().filter_map(|cell| cell.recovery.as_mut()).try_for_each(recovery)?;
-        Ok(grid)
+    pub fn thawed(frozen: &Value) -> Result<Self> {
+        Self::deserialize(frozen)
+            .map_err(|error| Error::bad_input("the frozen grid cannot be read").found(error.to_string()))
     }
 }

@@ -2,57 +2,125 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::options::Options;
+use crate::criterion::{self, Criterion};
+use crate::distill::Finetune;
+use crate::error::Result;
+use crate::options::{Described, Options};
+use crate::recovery::{self, Recovery};
 
-/// A criterion or a recovery: a name and its options. The grid knows neither; the caller's registry checks both, and says
-/// what is left out. Two ways to write one method are equal.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Method {
+/// A criterion or a recovery, by a name and options, and built from them. Two ways to write one method are equal.
+#[derive(Serialize)]
+pub struct Method<M: MethodAxis + ?Sized> {
     pub name: String,
     /// As the file has them.
     pub options: Options,
     /// With every default filled in: what the method is.
     #[serde(skip)]
     pub resolved: Options,
+    /// How a recovery's operator is trained after it is solved.
+    #[serde(skip)]
+    pub training: Option<Finetune>,
+    #[serde(skip)]
+    pub rule: Arc<M>,
 }
 
-impl Method {
-    /// What it is: its options with every default filled in, where that is known.
-    pub fn settings(&self) -> &Options {
-        if self.resolved.is_empty() { &self.options } else { &self.resolved }
+/// An axis whose values are methods.
+pub trait MethodAxis: 'static {
+    /// Its key in a grid.
+    const KEY: &'static str;
+
+    /// The methods that there are, and their options.
+    fn described() -> Vec<Described>;
+
+    /// The method of a name, with its options.
+    ///
+    /// # Errors
+    /// An unknown name, unknown or wrong options, saying what is wrong; the grid adds the place.
+    fn method(name: &str, options: &Options) -> Result<Method<Self>>;
+}
+
+impl MethodAxis for dyn Criterion {
+    const KEY: &'static str = "criterion";
+
+    fn described() -> Vec<Described> {
+        criterion::described()
+    }
+
+    fn method(name: &str, options: &Options) -> Result<Method<Self>> {
+        let (name, options, resolved) = (name.to_owned(), options.clone(), criterion::resolve(name, options)?);
+        let rule = Arc::from(criterion::build(&name, &options)?);
+        Ok(Method { name, options, resolved, training: None, rule })
+    }
+}
+
+impl MethodAxis for dyn Recovery {
+    const KEY: &'static str = "recovery";
+
+    fn described() -> Vec<Described> {
+        recovery::described()
+    }
+
+    fn method(name: &str, options: &Options) -> Result<Method<Self>> {
+        let (name, options, resolved) = (name.to_owned(), options.clone(), recovery::resolve(name, options)?);
+        let training = recovery::finetune(&name, &options)?;
+        let rule = Arc::from(recovery::build(&name, &options)?);
+        Ok(Method { name, options, resolved, training, rule })
     }
 }
 
 #[cfg(test)]
-impl Method {
+impl<M: MethodAxis + ?Sized> Method<M> {
     /// A method without options.
-    pub(crate) fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), options: Options::new(), resolved: Options::new() }
+    pub(crate) fn named(name: &str) -> Self {
+        M::method(name, &Options::new()).unwrap()
     }
 }
 
-impl PartialEq for Method {
+impl<M: MethodAxis + ?Sized> Clone for Method<M> {
+    fn clone(&self) -> Self {
+        let Self { name, options, resolved, training, rule } = self;
+        let (name, options, resolved) = (name.clone(), options.clone(), resolved.clone());
+        Self { name, options, resolved, training: *training, rule: Arc::clone(rule) }
+    }
+}
+
+impl<M: MethodAxis + ?Sized> PartialEq for Method<M> {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, &self.resolved) == (&other.name, &other.resolved)
     }
 }
 
-impl Eq for Method {}
+impl<M: MethodAxis + ?Sized> Eq for Method<M> {}
 
-impl Hash for Method {
+impl<M: MethodAxis + ?Sized> Hash for Method<M> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.name, &self.resolved).hash(state);
     }
 }
 
+impl<M: MethodAxis + ?Sized> fmt::Debug for Method<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Method").field("name", &self.name).field("resolved", &self.resolved).finish()
+    }
+}
+
+/// Of a frozen grid: what it has are names and options.
+impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let WrittenMethod { name, options } = WrittenMethod::deserialize(deserializer)?;
+        M::method(&name, &options).map_err(|error| de::Error::custom(error.one_line()))
+    }
+}
+
 /// `llm-streamline`, or `llm-streamline(cosine=token)`. Options come in the order of their names, whatever their order in
 /// the file, so that equal methods have equal labels.
-impl fmt::Display for Method {
+impl<M: MethodAxis + ?Sized> fmt::Display for Method<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&label(&self.name, &self.options))
     }
@@ -74,7 +142,7 @@ fn label(name: &str, options: &Options) -> String {
 }
 
 /// A method with the options that are written, of each list one value.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct WrittenMethod {
     pub(super) name: String,
     pub(super) options: Options,
@@ -134,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_label_has_the_options_in_one_order() {
-        let method = |options: serde_json::Value| {
-            let options = options.as_object().unwrap().clone();
-            Method { name: "m".into(), options, resolved: Options::new() }
+        let method = |options: serde_json::Value| WrittenMethod {
+            name: "m".into(),
+            options: options.as_object().unwrap().clone(),
         };
         assert_eq!(method(serde_json::json!({})).to_string(), "m");
         assert_eq!(method(serde_json::json!({"z": 1, "a": "token"})).to_string(), "m(a=token,z=1)");

@@ -2,9 +2,9 @@
 //!
 //! The text becomes a tree in which every value knows its place (`source`, `yaml`, `node`). Four layers make it up, each laid upon
 //! the one before: the files of named entries (`named`), the grid itself, a profile (`profile`), overrides (`overrides`).
-//! From the tree a grid is made in four steps, each a function of the one before. Read: typed structs (`typed`, `schema`).
-//! Checked: every value is sound by itself and keeps its place (`check`, with `axes`, `pattern`, `definitions`). Resolved:
-//! every default is filled in (`resolve`). Cells: the axes multiplied out (`cells`), once it is known how many layers the
+//! From the tree a grid is made in three steps, each a function of the one before. Read: typed structs (`typed`, `schema`).
+//! Checked: every value is sound by itself, keeps its place, and has its defaults; methods are built (`check`, with `axes`,
+//! `pattern`, `definitions`). Cells: the axes multiplied out (`cells`), once it is known how many layers the
 //! backbones have (`disk`), and named (`name`). `artifact` is what a table or figure shows of them. `schema_json` shows the typed structs to
 //! editors.
 
@@ -31,8 +31,6 @@ mod overrides;
 mod pattern;
 mod profile;
 mod references;
-mod registry;
-mod resolve;
 mod schema;
 mod schema_json;
 mod shards;
@@ -47,17 +45,19 @@ use serde::{Deserialize, Serialize};
 
 pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, Over, Shade, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
+pub use definitions::{rules, tasks};
 pub use disk::{Backbone, Corpus, TaskData};
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
-pub use method::Method;
+pub use method::{Method, MethodAxis};
 pub use name::give as give_names;
 pub use named::{BackboneFile, EntryKind, backbone_files, names_around};
 pub use need::{Around, Found, HubSource, Need};
-pub use registry::Registry;
 pub use schema_json::json_schema;
 pub use shards::Stream;
 
+use crate::criterion::Criterion;
 use crate::error::{Error, Result};
+use crate::recovery::Recovery;
 
 /// Which of a grid's evaluations are wanted.
 pub struct AxisChoice<'a> {
@@ -93,9 +93,9 @@ pub struct Grid {
     pub tasks: BTreeMap<String, TaskData>,
     /// This and the four below: the different values over all cells, in the order in which they first appear.
     pub backbone: Vec<String>,
-    pub criterion: Vec<Method>,
+    pub criterion: Vec<Method<dyn Criterion>>,
     pub depth: Vec<usize>,
-    pub recovery: Vec<Method>,
+    pub recovery: Vec<Method<dyn Recovery>>,
     pub calibration: Vec<Calibration>,
     pub evaluate: Evaluate,
     /// All variants, those of a backbone one after the other: the dense one; of the product of the axes what is not
@@ -119,9 +119,9 @@ impl Grid {
     ///
     /// # Errors
     /// Names file, line and column, what was expected and what was found.
-    pub fn load(path: &Path, profile: Option<&str>, overrides: &[String], registry: &dyn Registry) -> Result<Grid> {
+    pub fn load(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
         let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-        Self::load_shown(path, profile, overrides, registry, &all)
+        Self::load_shown(path, profile, overrides, &all)
     }
 
     /// The same with no more evaluations than are shown. The data of the others need not be there.
@@ -132,10 +132,9 @@ impl Grid {
         path: &Path,
         profile: Option<&str>,
         overrides: &[String],
-        registry: &dyn Registry,
         shown: &AxisChoice<'_>,
     ) -> Result<Grid> {
-        Self::laid(Layers::read(path, profile, overrides)?, path, registry, shown)
+        Self::laid(Layers::read(path, profile, overrides)?, path, shown)
     }
 
     /// The grid of a text that stands in no file; names are looked for, and paths begin, where they would for a file at
@@ -143,28 +142,26 @@ impl Grid {
     ///
     /// # Errors
     /// As [`Grid::load`].
-    pub fn of_text(text: &str, path: &Path, registry: &dyn Registry) -> Result<Grid> {
+    pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
         let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-        Self::laid(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, registry, &all)
+        Self::laid(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &all)
     }
 
-    fn laid(layers: Layers, path: &Path, registry: &dyn Registry, shown: &AxisChoice<'_>) -> Result<Grid> {
+    fn laid(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
         let Layers { root, library, entries, profile } = layers;
-        let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
+        let checked = check::check(&schema(&root)?, &root, path, &library)?;
         let around = Around::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| disk::with_others(error, &needs, &around);
-        let axes = resolve::resolve(&checked.axes, None, registry)?;
-        let includes = checked.includes.iter().map(|include| resolve::resolve(include, Some(&axes), registry));
-        let includes = includes.collect::<Result<Vec<_>>>()?;
+        let includes: Vec<_> = checked.includes.iter().map(|include| include.within(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = disk::backbones(backbones, &around, registry).map_err(absent)?;
-        let cells = cells::cells(&axes, &includes, &checked.excludes, &backbones)?;
-        cells::selectable(&cells, &backbones, registry)?;
+        let mut backbones = disk::backbones(backbones, &around).map_err(absent)?;
+        let cells = cells::cells(&checked.axes, &includes, &checked.excludes, &backbones)?;
+        cells::selectable(&cells, &backbones)?;
 
         // What is used is known now; the rest need not be there.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
-        name::give(&mut cells, registry);
+        name::give(&mut cells);
         let Evaluate { mut perplexity, tasks: mut scored, mut latency, metrics } = checked.evaluate;
         perplexity.retain(|text| (shown.text)(&text.corpus));
         scored.retain(|task| (shown.task)(&task.name));
@@ -204,24 +201,23 @@ impl Grid {
         path: &Path,
         profile: Option<&str>,
         overrides: &[String],
-        registry: &dyn Registry,
         shown: &AxisChoice<'_>,
     ) -> Result<InputList> {
-        Self::needed(Layers::read(path, profile, overrides)?, path, registry, shown)
+        Self::needed(Layers::read(path, profile, overrides)?, path, shown)
     }
 
     /// The same of a text that stands in no file.
     ///
     /// # Errors
     /// As [`Grid::needs`].
-    pub fn needs_of_text(text: &str, path: &Path, registry: &dyn Registry) -> Result<InputList> {
+    pub fn needs_of_text(text: &str, path: &Path) -> Result<InputList> {
         let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-        Self::needed(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, registry, &all)
+        Self::needed(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &all)
     }
 
-    fn needed(layers: Layers, path: &Path, registry: &dyn Registry, shown: &AxisChoice<'_>) -> Result<InputList> {
+    fn needed(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
         let Layers { root, library, profile, .. } = layers;
-        let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
+        let checked = check::check(&schema(&root)?, &root, path, &library)?;
         let scored = checked.evaluate.perplexity.iter().any(|of| (shown.text)(&of.corpus))
             || checked.evaluate.tasks.iter().any(|of| (shown.task)(&of.name));
         let needs = checked.needs(shown);

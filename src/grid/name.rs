@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use serde_json::{Map, Value};
 
 use super::cell::Cell;
-use super::method::Method;
-use super::registry::Registry;
+use super::method::{Method, MethodAxis};
+use crate::criterion;
 use crate::files::sha256;
 use crate::options::Options;
 
@@ -33,8 +33,8 @@ type At = (usize, Vec<String>);
 type NameSettings = BTreeMap<At, Value>;
 
 /// Names all cells of a grid; what they are called so far does not matter.
-pub fn give(cells: &mut [Cell], registry: &dyn Registry) {
-    let known = Known::of(cells, registry);
+pub fn give(cells: &mut [Cell]) {
+    let known = Known::of(cells);
     let own: Vec<(String, NameSettings)> =
         cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -51,31 +51,29 @@ pub fn give(cells: &mut [Cell], registry: &dyn Registry) {
     }
 }
 
-/// What the registry says of the methods of a grid.
+/// What is known of the methods of a grid.
 struct Known {
     /// Criteria by name, in short.
     short: BTreeMap<String, &'static str>,
-    /// Each method without an option.
+    /// Each method without an option; none of one that cannot be without.
     defaults: BTreeMap<(usize, String), Options>,
 }
 
 impl Known {
-    fn of(cells: &[Cell], registry: &dyn Registry) -> Self {
+    fn of(cells: &[Cell]) -> Self {
+        fn without<M: MethodAxis + ?Sized>(of: &Method<M>) -> Options {
+            M::method(&of.name, &Options::new()).map(|of| of.resolved).unwrap_or_default()
+        }
         let mut defaults = BTreeMap::new();
         for cell in cells {
-            for (axis, method) in methods(cell) {
-                defaults.entry((axis, method.name.clone())).or_insert_with(|| {
-                    let none = Options::new();
-                    let resolved = match axis {
-                        0 => registry.resolve_criterion(&method.name, &none),
-                        _ => registry.resolve_recovery(&method.name, &none),
-                    };
-                    // A method that cannot be without options has no defaults to leave unsaid.
-                    resolved.unwrap_or_default()
-                });
+            if let Some(of) = &cell.criterion {
+                defaults.entry((0, of.name.clone())).or_insert_with(|| without(of));
+            }
+            if let Some(of) = &cell.recovery {
+                defaults.entry((1, of.name.clone())).or_insert_with(|| without(of));
             }
         }
-        Self { short: registry.criteria().into_iter().map(|of| (of.name, of.short)).collect(), defaults }
+        Self { short: criterion::described().into_iter().map(|of| (of.name, of.short)).collect(), defaults }
     }
 
     /// What every name begins with.
@@ -97,10 +95,9 @@ impl Known {
 
     fn settings(&self, cell: &Cell) -> NameSettings {
         let mut all = NameSettings::new();
-        for (axis, method) in methods(cell) {
-            let default = self.defaults.get(&(axis, method.name.clone()));
-            let own =
-                method.settings().iter().filter(|(key, value)| default.and_then(|of| of.get(*key)) != Some(value));
+        for (axis, name, resolved) in methods(cell) {
+            let default = self.defaults.get(&(axis, name.clone()));
+            let own = resolved.iter().filter(|(key, value)| default.and_then(|of| of.get(*key)) != Some(value));
             own.for_each(|(key, value)| put((axis, vec![key.clone()]), value, &mut all));
         }
         if let Some(of) = &cell.calibration {
@@ -118,9 +115,10 @@ impl Known {
     }
 }
 
-/// The methods of a cell, each with the place of its axis.
-fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &Method)> {
-    [&cell.criterion, &cell.recovery].into_iter().enumerate().filter_map(|(axis, of)| Some((axis, of.as_ref()?)))
+/// The methods of a cell, each with the place of its axis: its name and what it is.
+fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
+    let criterion = cell.criterion.iter().map(|of| (0, &of.name, &of.resolved));
+    criterion.chain(cell.recovery.iter().map(|of| (1, &of.name, &of.resolved)))
 }
 
 fn put(at: At, value: &Value, into: &mut NameSettings) {
@@ -207,7 +205,7 @@ fn short(text: &str, most: usize) -> String {
 }
 
 fn hash(cell: &Cell, settings: &NameSettings) -> String {
-    let methods = methods(cell).map(|(_, method)| method.name.clone());
+    let methods = methods(cell).map(|(_, name, _)| name.clone());
     let settings = settings.iter().map(|((axis, path), value)| format!("{axis} {path:?} {value}"));
     let all = [cell.backbone.clone(), cell.depth.to_string()].into_iter().chain(methods).chain(settings);
     sha256::of_bytes(all.collect::<Vec<_>>().join("\n"))

@@ -1,52 +1,14 @@
-use std::path::Path;
-
 use serde_json::json;
 
 use super::*;
-use crate::error::{Error, Result};
 use crate::grid::Calibration;
-use crate::options::Described;
-use crate::{criterion, recovery};
-
-/// The program's own methods.
-struct Methods;
-
-impl Registry for Methods {
-    fn layers(&self, _: &Path) -> Result<usize> {
-        Err(Error::bad_input("no folder is read"))
-    }
-
-    fn criteria(&self) -> Vec<Described> {
-        criterion::described()
-    }
-
-    fn recoveries(&self) -> Vec<Described> {
-        recovery::described()
-    }
-
-    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options> {
-        criterion::resolve(name, options)
-    }
-
-    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options> {
-        recovery::resolve(name, options)
-    }
-
-    fn rules(&self) -> Vec<&str> {
-        Vec::new()
-    }
-
-    fn tasks(&self) -> Vec<&str> {
-        Vec::new()
-    }
-}
+use crate::recovery;
 
 /// A method as a grid has it: `{"name": "ghosted", "solver": "svd"}`.
-fn method(written: &Value, resolve: fn(&str, &Options) -> Result<Options>) -> Method {
+fn method<M: MethodAxis + ?Sized>(written: &Value) -> Method<M> {
     let mut options = written.as_object().unwrap().clone();
-    let name = options.remove("name").unwrap().as_str().unwrap().to_owned();
-    let resolved = resolve(&name, &options).unwrap();
-    Method { name, options, resolved }
+    let name = options.remove("name").unwrap();
+    M::method(name.as_str().unwrap(), &options).unwrap()
 }
 
 fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calibration: &Value) -> Cell {
@@ -55,9 +17,9 @@ fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calib
     let count = |of: u64| usize::try_from(of).unwrap();
     Cell {
         backbone: backbone.to_owned(),
-        criterion: Some(method(criterion, criterion::resolve)),
+        criterion: Some(method(criterion)),
         depth,
-        recovery: Some(method(recovery, recovery::resolve)),
+        recovery: Some(method(recovery)),
         calibration: Some(Calibration {
             corpus: calibration["corpus"].as_str().unwrap_or("c4").to_owned(),
             sequences: count(sequences),
@@ -71,7 +33,7 @@ fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calib
 
 fn names(cells: &[Cell]) -> Vec<String> {
     let mut cells = cells.to_vec();
-    give(&mut cells, &Methods);
+    give(&mut cells);
     cells.into_iter().map(|cell| cell.name).collect()
 }
 
@@ -251,8 +213,8 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
     let mut dice = Dice(2);
     let neighbours = |one: &Cell, other: &Cell| {
         let of = |cell: &Cell| {
-            let name = |method: &Option<Method>| method.as_ref().map(|of| of.name.clone());
-            (cell.backbone.clone(), name(&cell.criterion), cell.depth, name(&cell.recovery))
+            let names: Vec<String> = methods(cell).map(|(_, name, _)| name.clone()).collect();
+            (cell.backbone.clone(), names, cell.depth)
         };
         of(one) == of(other)
     };
@@ -272,8 +234,9 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
         }
         // A default that is written, or not.
         let mut unwritten = cells.clone();
-        for method in unwritten.iter_mut().flat_map(|cell| [&mut cell.criterion, &mut cell.recovery]).flatten() {
-            method.options = method.resolved.clone();
+        for cell in &mut unwritten {
+            cell.criterion.iter_mut().for_each(|of| of.options = of.resolved.clone());
+            cell.recovery.iter_mut().for_each(|of| of.options = of.resolved.clone());
         }
         assert_eq!(names(&unwritten), named);
     }

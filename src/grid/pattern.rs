@@ -3,15 +3,17 @@
 use serde_json::Value;
 
 use super::at::{At, Positioned};
-use super::axes::{self, KnownMethods, Role};
+use super::axes;
 use super::cell::{AXES, Calibration, Cell};
 use super::depth::Depth;
 use super::list::distinct;
 use super::many::Many;
-use super::method::{Method, MethodEntry, WrittenMethod};
+use super::method::{Method, MethodAxis, WrittenMethod};
 use super::node::YamlPosition;
 use super::schema::{CalibrationPattern, PatternEntry};
+use crate::criterion::Criterion;
 use crate::error::{Error, Result, nearest};
+use crate::recovery::Recovery;
 
 /// A cell is meant where it has one of the values of each axis that is not empty here.
 #[derive(Debug)]
@@ -26,12 +28,11 @@ pub(super) struct Pattern {
 
 impl Pattern {
     /// Reads the entry of `exclude` that stands at `at`.
-    pub(super) fn read(at: &At<'_>, entry: &PatternEntry, known: &KnownMethods) -> Result<Self> {
+    pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
         let lengths = [length(backbone), length(criterion), length(depth), length(recovery), length(calibration)];
         let hint = "it would mean every cell; name what is to be left out";
         some_values(at, &AXES, &lengths, "a pattern", hint)?;
-        let methods = |role: Role, entries: &[MethodEntry]| axes::methods(&at.key(role.key()), entries, role, known);
         let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).placed(name.clone()));
         let calibration = calibration.iter().enumerate().map(|(i, entry)| {
             let at = at.key("calibration").item(i);
@@ -41,9 +42,9 @@ impl Pattern {
         Ok(Self {
             place: at.place(),
             backbone: names.collect(),
-            criterion: methods(Role::Criterion, criterion)?,
+            criterion: axes::methods::<dyn Criterion>(at, criterion)?,
             depth: depth.written().map_or(Ok(Vec::new()), |depths| axes::depths(&at.key("depth"), depths))?,
-            recovery: methods(Role::Recovery, recovery)?,
+            recovery: axes::methods::<dyn Recovery>(at, recovery)?,
             calibration: calibration.collect::<Result<_>>()?,
         })
     }
@@ -93,9 +94,9 @@ impl Pattern {
         else {
             return backbone && self.names_only_backbones();
         };
-        let method = |patterns: &[Positioned<WrittenMethod>], method: &Method| {
+        fn method<M: MethodAxis + ?Sized>(patterns: &[Positioned<WrittenMethod>], method: &Method<M>) -> bool {
             patterns.is_empty() || patterns.iter().any(|pattern| means(&pattern.value, method))
-        };
+        }
         backbone
             && method(&self.criterion, criterion)
             && (self.depth.is_empty() || self.depth.iter().any(|depth| depth.value.of(layers) == cell.depth))
@@ -133,19 +134,8 @@ impl Pattern {
                 return Err(missing("backbone", place, value.clone(), known));
             }
         }
-        for (role, patterns) in [(Role::Criterion, &self.criterion), (Role::Recovery, &self.recovery)] {
-            let of = |cell: &'_ Cell| match role {
-                Role::Criterion => cell.criterion.clone(),
-                Role::Recovery => cell.recovery.clone(),
-            };
-            let known: Vec<Method> = distinct(pruned().filter_map(|(cell, _)| of(cell)).collect::<Vec<_>>().iter());
-            for Positioned { value, place } in patterns {
-                if !known.iter().any(|method| means(value, method)) {
-                    let known = known.iter().map(ToString::to_string).collect();
-                    return Err(missing(role.key(), place, value.to_string(), known));
-                }
-            }
-        }
+        unmeant(&self.criterion, &distinct(pruned().filter_map(|(cell, _)| cell.criterion.as_ref())), missing)?;
+        unmeant(&self.recovery, &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())), missing)?;
         for Positioned { value, place } in &self.depth {
             if !pruned().any(|(cell, layers)| cell.depth == value.of(*layers)) {
                 let known = shown(pruned().map(|(cell, _)| cell.depth.to_string()).collect());
@@ -179,8 +169,22 @@ impl Pattern {
     }
 }
 
+/// Refuses a method that is none of the product's.
+fn unmeant<M: MethodAxis + ?Sized>(
+    patterns: &[Positioned<WrittenMethod>],
+    known: &[Method<M>],
+    missing: impl Fn(&str, &YamlPosition, String, Vec<String>) -> Error,
+) -> Result<()> {
+    match patterns.iter().find(|pattern| !known.iter().any(|method| means(&pattern.value, method))) {
+        None => Ok(()),
+        Some(Positioned { value, place }) => {
+            Err(missing(M::KEY, place, value.to_string(), known.iter().map(ToString::to_string).collect()))
+        }
+    }
+}
+
 /// By its name a method is meant with any options; an option that is given has to be equal, written out or not.
-fn means(pattern: &WrittenMethod, method: &Method) -> bool {
+fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) -> bool {
     let has = |(key, value): (&String, &Value)| {
         let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
         known.into_iter().any(|known| equal(value, known))

@@ -3,15 +3,18 @@
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::definitions;
+use super::method::MethodAxis;
 use super::named::EntryKind;
 use super::profile::OF_THE_WHOLE;
-use super::registry::Registry;
 use super::schema::Schema;
+use crate::criterion::Criterion;
 use crate::options::Described;
+use crate::recovery::Recovery;
 
 /// The schema, in draft 7, which is what editors' YAML servers read. Keys come from the structs that the reader uses,
-/// names and options from the registry.
-pub fn json_schema(registry: &dyn Registry) -> Value {
+/// names and options from the registries.
+pub fn json_schema() -> Value {
     let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Schema>().to_value();
     let names = |names: Vec<&str>, what: &str| json!({"description": what, "type": "string", "enum": names});
     for kind in EntryKind::ALL {
@@ -21,14 +24,14 @@ pub fn json_schema(registry: &dyn Registry) -> Value {
     }
     let profile = profile(&schema);
     schema["title"] = json!("A grid of ghostlab");
-    let of_registry = json!({
-        "Criterion": methods(&registry.criteria(), "A rule that picks the layers to remove."),
-        "Recovery": methods(&registry.recoveries(), "What is put at the cut."),
-        "WindowRule": names(registry.rules(), "How rows are joined and windows drawn."),
-        "Task": names(registry.tasks(), "A multiple-choice task."),
+    let known = json!({
+        "Criterion": methods(&<dyn Criterion>::described(), "A rule that picks the layers to remove."),
+        "Recovery": methods(&<dyn Recovery>::described(), "What is put at the cut."),
+        "WindowRule": names(definitions::rules(), "How rows are joined and windows drawn."),
+        "Task": names(definitions::tasks(), "A multiple-choice task."),
         "Profile": profile,
     });
-    if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), of_registry) {
+    if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), known) {
         definitions.extend(more);
     }
     tidy(&mut schema);

@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 
 use super::inputs::{BackboneFiles, Inputs};
 use crate::corpus::{self, EVALUATION_SEED};
-use crate::criterion::{self, PruneSpec};
+use crate::criterion::{self, Criterion, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::evaluate::prefix_token;
 use crate::files::sha256;
-use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
+use crate::grid::{Calibration, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{
     CalibrationId, Canonical, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, TextId, TrainingId,
 };
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
-use crate::recovery;
+use crate::recovery::{self, Recovery};
 use crate::stage::tokens::{self, RequestsOf};
 use crate::tasks::{self, Task};
 use ghostlab_store::Key;
@@ -143,28 +143,29 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
 }
 
 /// How a criterion cuts a backbone.
-pub(super) fn cut(criterion: &Method, of: &PruneSpec<'_>) -> Result<CutId> {
-    let rule = criterion::build(&criterion.name, &criterion.options)?;
+pub(super) fn cut(criterion: &Method<dyn Criterion>, of: &PruneSpec<'_>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),
         version: criterion::version(&criterion.name),
         options: Canonical::of(&json!(criterion.resolved)),
         depth: of.depth,
-        known: rule.known(of)?.map(|order| Canonical::of(&json!(order))),
+        known: criterion.rule.known(of)?.map(|order| Canonical::of(&json!(order))),
     })
 }
 
 /// How a cell's cut is repaired.
-pub(super) fn repair(cell: &Cell, [criterion, recovery]: [&Method; 2], of: &PruneSpec<'_>) -> Result<RepairId> {
-    let rule = criterion::build(&criterion.name, &criterion.options)?;
-    let repair = recovery::build(&recovery.name, &recovery.options)?;
-    let (all, first) = cell.calibration.as_ref().map_or((0, 0), |of| (of.sequences, of.operator_sequences));
-    let training = recovery::finetune(&recovery.name, &recovery.options)?;
-    Ok(RepairId {
+pub(super) fn repair(
+    calibration: &Calibration,
+    criterion: &Method<dyn Criterion>,
+    recovery: &Method<dyn Recovery>,
+    of: &PruneSpec<'_>,
+) -> RepairId {
+    let Calibration { sequences, operator_sequences, .. } = *calibration;
+    RepairId {
         recovery: recovery.name.clone(),
         version: recovery::version(&recovery.name),
         options: Canonical::of(&json!(recovery::untrained(&recovery.resolved))),
-        fitted: repair.fitted_on(rule.one_block(of)).count(all, first),
-        training: training.map(|Finetune { sequences, length, seed }| TrainingId { sequences, length, seed }),
-    })
+        fitted: recovery.rule.fitted_on(criterion.rule.one_block(of)).count(sequences, operator_sequences),
+        training: recovery.training.map(|Finetune { sequences, length, seed }| TrainingId { sequences, length, seed }),
+    }
 }

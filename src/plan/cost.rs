@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, JobPlace, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{self, Criterion, PruneSpec};
+use crate::criterion::{Criterion, PruneSpec};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::{Load, Operator, Program, Trie};
-use crate::recovery;
 use crate::stage::{Cost, KINDS, Stage, activations, distilled, latency, operator, scores, tokens};
 use ghostlab_store::{ObjectKind, Store};
 
@@ -201,7 +200,7 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let (layers, cell) = (backbone.config.layers, &grid.cells[variant.cell]);
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
-    let recovery = cell.recovery.as_ref().map(|method| recovery::build(&method.name, &method.options)).transpose()?;
+    let recovery = cell.recovery.as_ref().map(|method| &method.rule);
     let operator = recovery.filter(|recovery| recovery.repairs()).map(|_| place_holder(variant.cell)).transpose()?;
     Ok(Program::pruned(layers, &removed, |_| operator.clone()))
 }
@@ -215,9 +214,8 @@ fn cut<'a>(backbone: &'a BackbonePlan, depth: usize) -> PruneSpec<'a> {
     PruneSpec { backbone: &backbone.name, layers: backbone.config.layers, depth }
 }
 
-fn criterion_of(grid: &Grid, variant: &Variant) -> Result<Option<Box<dyn Criterion>>> {
-    let method = grid.cells[variant.cell].criterion.as_ref();
-    method.map(|method| criterion::build(&method.name, &method.options)).transpose()
+fn criterion_of<'a>(grid: &'a Grid, variant: &Variant) -> Option<&'a dyn Criterion> {
+    grid.cells[variant.cell].criterion.as_ref().map(|method| &*method.rule)
 }
 
 /// The perplexities that a criterion measures on one calibration, each without some layers.
@@ -282,7 +280,7 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
     }
     let mut all = Vec::new();
     for (name, variant, left) in deepest {
-        let Some(criterion) = criterion_of(grid, variant)? else { continue };
+        let Some(criterion) = criterion_of(grid, variant) else { continue };
         let sets = criterion.trials(&cut(backbone, grid.cells[variant.cell].depth));
         all.push(Deepest { criterion: name, sets, left });
     }
@@ -294,8 +292,8 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
     let (mut kept, mut spooled) = (BTreeSet::new(), BTreeSet::new());
     for &variant in variants {
         let cell = &grid.cells[variant.cell];
-        let (Some(criterion), Some(method)) = (criterion_of(grid, variant)?, &cell.recovery) else { continue };
-        let recovery = recovery::build(&method.name, &method.options)?;
+        let (Some(criterion), Some(method)) = (criterion_of(grid, variant), &cell.recovery) else { continue };
+        let recovery = &*method.rule;
         let of = |regions| operator::sites(&*recovery, regions);
         let known = variant.selection.as_ref().and_then(|key| state.selection(key));
         match known {

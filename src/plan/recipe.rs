@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::contents::{self, Contents};
 use super::inputs::Inputs;
 use crate::calibrate::ActivationShape;
-use crate::criterion::{self, PruneSpec};
+use crate::criterion::{Criterion, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -15,7 +15,6 @@ use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse}
 use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
 use crate::model::{Config, EngineChoice, EngineRequest, Load};
-use crate::recovery;
 use crate::stage::{KeyedBackbone, activations, distilled, latency, operator, scores, selection};
 use ghostlab_store::Key;
 
@@ -148,16 +147,10 @@ impl Variant {
 }
 
 /// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
-fn training_text(cell: &Cell) -> Result<Option<Calibration>> {
-    let (Some(recovery), Some(calibration)) = (&cell.recovery, &cell.calibration) else { return Ok(None) };
-    let finetune = recovery::finetune(&recovery.name, &recovery.options)?;
-    Ok(finetune.map(|Finetune { sequences, length, seed }| Calibration {
-        corpus: calibration.corpus.clone(),
-        sequences,
-        length,
-        seed,
-        operator_sequences: sequences,
-    }))
+fn training_text(cell: &Cell) -> Option<Calibration> {
+    let Finetune { sequences, length, seed } = cell.recovery.as_ref()?.training?;
+    let corpus = cell.calibration.as_ref()?.corpus.clone();
+    Some(Calibration { corpus, sequences, length, seed, operator_sequences: sequences })
 }
 
 impl BackbonePlan {
@@ -183,7 +176,7 @@ impl BackbonePlan {
                 .hint("prune the backbone that it was exported from"));
         }
         let of_cells = own.iter().filter_map(|(_, cell)| cell.calibration.clone());
-        let of_trainings = own.iter().map(|(_, cell)| training_text(cell)).collect::<Result<Vec<_>>>()?;
+        let of_trainings = own.iter().map(|(_, cell)| training_text(cell));
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
         let mut known = Known { dense: contents.dense().clone(), calibrations: HashMap::new(), cuts: BTreeMap::new() };
         for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
@@ -291,13 +284,12 @@ impl BackbonePlan {
                     calibration: Some(Arc::clone(&plan.identity)),
                     ..dense.clone()
                 };
-                let rule = criterion::build(&criterion.name, &criterion.options)?;
-                let looked = (&*rule, &self.cut(cell.depth));
+                let looked = (&*criterion.rule, &self.cut(cell.depth));
                 let selection = selection::key(self.keyed(), &cut, looked, &plan.tokens).about(&Arc::new(chosen));
                 free.insert((cut, Arc::new(selection))).clone()
             }
         };
-        let repair = contents::repair(cell, [criterion, recovery], &self.cut(cell.depth))?;
+        let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
         let of = |repair: RepairId| Identity {
             cut: Some(Arc::clone(&cut)),
             repair: Some(Arc::new(repair)),
@@ -311,8 +303,15 @@ impl BackbonePlan {
         };
         let operator = operator::key(self.keyed(), &selection, &repair, &plan.tokens).about(&solved);
         let operator = Arc::new(operator);
-        let text = training_text(cell)?.and_then(|text| calibrations.get(&text).copied());
-        let trained = self.training(cell, [criterion, recovery], &operator, text, &identity)?;
+        let text = training_text(cell).and_then(|text| calibrations.get(&text).copied());
+        let trained = match recovery.training.zip(text) {
+            None => None,
+            Some((finetune, text)) => {
+                self.one_block(cell, criterion)?;
+                let key = distilled::key(self.keyed(), &operator, &self.calibrations[text].tokens, &identity);
+                Some(TrainingPlan { text, finetune, key: Arc::new(key) })
+            }
+        };
         let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
         let scores = score(&identity, Some(runs_with));
         Ok(Variant {
@@ -329,28 +328,17 @@ impl BackbonePlan {
         })
     }
 
-    /// The training of a cell's operator; none where it stays as it is solved.
-    fn training(
-        &self,
-        cell: &Cell,
-        [criterion, recovery]: [&Method; 2],
-        operator: &Arc<Key>,
-        text: Option<usize>,
-        identity: &Arc<Identity>,
-    ) -> Result<Option<TrainingPlan>> {
-        let (Some(finetune), Some(place)) = (recovery::finetune(&recovery.name, &recovery.options)?, text) else {
-            return Ok(None);
-        };
-        let rule = criterion::build(&criterion.name, &criterion.options)?;
-        if rule.regions(&self.cut(cell.depth)).iter().any(|(start, end)| end - start != cell.depth) {
-            return Err(Error::bad_input("an operator is only fine-tuned at a contiguous cut")
-                .at(cell.to_string())
-                .expected("a criterion that removes one block, such as llm-streamline")
-                .found(format!("`{criterion}`, whose layers need not be one block"))
-                .hint("the paper fine-tunes LLM-Streamline's cuts"));
+    /// Refuses a training where the cut need not be one block.
+    fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
+        let regions = criterion.rule.regions(&self.cut(cell.depth));
+        if regions.iter().all(|(start, end)| end - start == cell.depth) {
+            return Ok(());
         }
-        let key = Arc::new(distilled::key(self.keyed(), operator, &self.calibrations[place].tokens, identity));
-        Ok(Some(TrainingPlan { text: place, finetune, key }))
+        Err(Error::bad_input("an operator is only fine-tuned at a contiguous cut")
+            .at(cell.to_string())
+            .expected("a criterion that removes one block, such as llm-streamline")
+            .found(format!("`{criterion}`, whose layers need not be one block"))
+            .hint("the paper fine-tunes LLM-Streamline's cuts"))
     }
 
     /// As keys name it.

@@ -9,7 +9,7 @@ use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, 
 use super::record::{Condition, DENSE, Record};
 use super::{Asked, Factors, Protocol, factors, stem};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
-use crate::grid::{Cell, Grid, Method};
+use crate::grid::{Cell, Grid, Method, MethodAxis};
 use crate::identity::MeasureId;
 use crate::metric::{ENTRIES, Metric, MetricEntry, Of, RepairSample, Shown, TaskSample, TextSample};
 use crate::recovery::{self, RepairMetrics};
@@ -90,7 +90,7 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
         shards: corpus.and_then(|corpus| corpus.stream.as_ref()).map(|stream| stream.shards),
         generated: corpus.is_some_and(|corpus| corpus.generated),
         repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != recovery::NONE),
-        finetune: cell.recovery.as_ref().and_then(|of| recovery::finetune(&of.name, &of.options).ok().flatten()),
+        finetune: cell.recovery.as_ref().and_then(|of| of.training),
         calibration,
     })
 }
@@ -314,7 +314,7 @@ impl<'a> Labels<'a> {
     }
 
     /// `ghosted`, or `ghosted:svd` where the option is part of the name.
-    fn method(&self, method: &Method) -> String {
+    fn method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
         let mut name = method.name.clone();
         for option in self.named {
             let value = match method.options.get(option) {

@@ -28,9 +28,9 @@ pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibra
 /// The options of a cell's methods that the grid writes: all others have the value that they have everywhere.
 pub fn written(cell: &Cell) -> BTreeSet<String> {
     let mut all = Factors::new();
-    for (axis, method) in [("criterion", &cell.criterion), ("recovery", &cell.recovery)] {
-        let options = method.iter().flat_map(|method| &method.options);
-        options.for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
+    let criterion = cell.criterion.iter().map(|of| ("criterion", &of.options));
+    for (axis, options) in criterion.chain(cell.recovery.iter().map(|of| ("recovery", &of.options))) {
+        options.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
     }
     all.into_keys().collect()
 }
@@ -39,10 +39,10 @@ pub fn written(cell: &Cell) -> BTreeSet<String> {
 pub fn of_cell(cell: &Cell) -> Factors {
     let mut all =
         Factors::from([("backbone".to_owned(), cell.backbone.clone().into()), (DEPTH.to_owned(), cell.depth.into())]);
-    for (axis, method) in [("criterion", &cell.criterion), ("recovery", &cell.recovery)] {
-        let Some(method) = method else { continue };
-        all.insert(axis.to_owned(), method.name.clone().into());
-        method.settings().iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
+    let criterion = cell.criterion.iter().map(|of| ("criterion", &of.name, &of.resolved));
+    for (axis, name, resolved) in criterion.chain(cell.recovery.iter().map(|of| ("recovery", &of.name, &of.resolved))) {
+        all.insert(axis.to_owned(), name.clone().into());
+        resolved.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
     }
     cell.calibration.iter().for_each(|of| all.extend(calibrated(of)));
     all

@@ -9,9 +9,8 @@ use find::{Corpus, Model};
 
 use crate::corpus::{Rule, read_rows};
 use crate::error::{Error, Result};
-use crate::exec::Methods;
 use crate::files::output::Input;
-use crate::grid::{Grid, Registry};
+use crate::grid::{self, Grid};
 
 /// Tokens of a window where texts and models allow it: the reference code's.
 const LENGTH: usize = 2048;
@@ -56,14 +55,14 @@ impl Starter {
         let tokens = corpora.iter().map(|corpus| tokens_of(corpus, &models)).collect::<Result<Vec<_>>>()?;
         let (length, sequences) = windows(&corpora, &tokens, &models, most)?;
         let tasks = match (texts, embedded) {
-            ([], Some(folder)) => find::embedded_tasks(folder, &Methods.tasks()),
+            ([], Some(folder)) => find::embedded_tasks(folder, &grid::tasks()),
             _ => Vec::new(),
         };
         let folder = folder.to_owned();
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, length, sequences };
         for mut model in models {
             // What a grid of that model alone is refused for is known by trying.
-            match Grid::of_text(&starter.text(std::slice::from_ref(&model), target), target, &Methods) {
+            match Grid::of_text(&starter.text(std::slice::from_ref(&model), target), target) {
                 Ok(grid) => {
                     model.depths = grid.depth;
                     starter.models.push(model);

@@ -4,9 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::find::Model;
 use super::{RULE, Starter};
-use crate::exec::Methods;
-use crate::grid::Registry;
 use crate::options::Described;
+use crate::{criterion, grid, recovery};
 
 /// Tasks that are scored; the others are defined only.
 const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
@@ -40,7 +39,7 @@ impl Starter {
         }
         say(String::new());
         say("# .txt .jsonl .jsonl.gz .parquet; the column `text` or `sentence`, or `column: …`. `rule` tells how rows are joined and".into());
-        say(format!("# windows drawn: {}. `limit: 100` scores the first 100 windows.", Methods.rules().join(", ")));
+        say(format!("# windows drawn: {}. `limit: 100` scores the first 100 windows.", grid::rules().join(", ")));
         say("# The paper's texts have names of their own, c4-train, c4, wikitext2 and ptb: `ghostlab fetch` brings them, and".into());
         say("# nothing has to be said of them here.".into());
         if self.corpora.iter().any(|of| of.generated) {
@@ -65,7 +64,7 @@ impl Starter {
         say(format!("backbone: [{}]", names.join(", ")));
         say(String::new());
         say("# Which layers go:".into());
-        described(&Methods.criteria(), &mut say);
+        described(&criterion::described(), &mut say);
         say("criterion: [llm-streamline]".into());
         say(String::new());
         say("# How many: a count, or a share of each backbone's layers.".into());
@@ -79,7 +78,7 @@ impl Starter {
             "# What is put at the cut, all without training (`finetune: {sequences: …, length: …}` trains it further):"
                 .into(),
         );
-        described(&Methods.recoveries(), &mut say);
+        described(&recovery::described(), &mut say);
         let patch = if models.iter().all(|model| model.rotates) { "linearpatch-rotate" } else { "linearpatch-diag" };
         say(format!("recovery: [none, replaceme-ls, {patch}, ghosted]"));
         say(String::new());
@@ -98,7 +97,7 @@ impl Starter {
         for text in self.corpora.iter().filter(|of| of.scored) {
             say(format!("    - {{corpus: {}, length: {length}}}", quoted(&text.name)));
         }
-        let known = Methods.tasks().join(", ");
+        let known = grid::tasks().join(", ");
         say(format!("  # {known}"));
         let scored: Vec<&String> =
             self.tasks.iter().map(|(name, _)| name).filter(|name| SCORED.contains(&name.as_str())).collect();

@@ -11,7 +11,7 @@ use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::{Recorded, RecordedDocument, RunBoundary};
 use crate::error::{ErrorKind, Result};
-use crate::exec::{Methods, RunSettings, SampledCell, SampledItems, SampledScores, sample, sample_cost};
+use crate::exec::{RunSettings, SampledCell, SampledItems, SampledScores, sample, sample_cost};
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, Identity, MeasureId};
 use crate::model::{EngineRequest, Tolerance};
@@ -49,7 +49,7 @@ struct Checks {
 /// Draws cells, and finds what they are made from; what is not there is told in the check of inputs.
 pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, notes: &mut Vec<String>) -> Drawn {
     let mut drawn = Drawn { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
-    let grid = match Grid::thawed(&recorded.numbers.settings, &Methods) {
+    let grid = match Grid::thawed(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
             drawn.inputs.lack("the grid as it ran", error.one_line());

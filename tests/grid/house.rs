@@ -1,99 +1,43 @@
-//! A registry, a folder and a good grid for all tests of grids.
+//! A folder, backbones and a good grid for all tests of grids.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ghostlab::error::{Error, Result};
-use ghostlab::grid::{Cell, Grid, Method, Registry};
-use ghostlab::options::{Described, Options};
-use serde_json::{Value, json};
+use ghostlab::error::Result;
+use ghostlab::grid::{Cell, Grid};
+use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A house with two criteria and four recoveries. A backbone's file `layers` says how many it has.
-pub struct House;
-
-fn described(methods: &[(&'static str, &Value)]) -> Vec<Described> {
-    let described = |(name, properties): &(&'static str, &Value)| Described {
-        name: (*name).to_owned(),
-        label: "",
-        options: json!({"description": "A method.", "properties": properties}),
-        source: "",
-        beyond: false,
-        short: name.trim_start_matches("llm-"),
-    };
-    methods.iter().map(described).collect()
-}
-
-/// Refuses the first option that is not one of these texts. The first text of an option is its default.
-fn resolve(options: &Options, known: &[(&str, &[&str])]) -> Result<Options> {
-    for (key, value) in options {
-        let Some((_, values)) = known.iter().find(|(name, _)| name == key) else {
-            return Err(Error::bad_input(format!("unknown option `{key}`")));
+/// A backbone of so many layers, all alike, without a weight that is not 0.
+pub fn write_backbone(folder: &Path, layers: usize) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
+    let mut config: Value = serde_json::from_slice(&fs::read(fixture.join("config.json")).unwrap()).unwrap();
+    config["num_hidden_layers"] = layers.into();
+    let weights = fs::read(fixture.join("model.safetensors")).unwrap();
+    let length = usize::try_from(u64::from_le_bytes(weights[..8].try_into().unwrap())).unwrap();
+    let known: Map<String, Value> = serde_json::from_slice(&weights[8..8 + length]).unwrap();
+    let (mut header, mut end) = (Map::new(), 0);
+    for (name, tensor) in known.iter().filter(|(name, _)| *name != "__metadata__") {
+        let names = match name.strip_prefix("model.layers.0.") {
+            Some(of_layer) => (0..layers).map(|layer| format!("model.layers.{layer}.{of_layer}")).collect(),
+            None if name.starts_with("model.layers.") => Vec::new(),
+            None => vec![name.clone()],
         };
-        if !value.as_str().is_some_and(|text| values.contains(&text)) {
-            return Err(Error::bad_input(format!("wrong `{key}`")).found(value.to_string()));
+        let at = |end: usize| tensor["data_offsets"][end].as_u64().unwrap();
+        for name in names {
+            let start = end;
+            end += at(1) - at(0);
+            let tensor = json!({"dtype": tensor["dtype"], "shape": tensor["shape"], "data_offsets": [start, end]});
+            header.insert(name, tensor);
         }
     }
-    let defaults = known.iter().map(|(key, values)| ((*key).to_owned(), Value::from(values[0])));
-    Ok(defaults.chain(options.clone()).collect())
-}
-
-impl Registry for House {
-    fn layers(&self, backbone_folder: &Path) -> Result<usize> {
-        match fs::read_to_string(backbone_folder.join("layers")) {
-            Ok(text) => Ok(text.trim().parse().unwrap()),
-            Err(_) => Err(Error::bad_input("no backbone").at("config.json")),
-        }
-    }
-
-    fn criteria(&self) -> Vec<Described> {
-        let cosine = json!({"cosine": {"type": "string"}, "last_layer": {"type": "string"}});
-        let layers = json!({"layers": {"type": ["array", "null"], "items": {"type": "integer"}}});
-        described(&[("llm-streamline", &cosine), ("explicit", &layers)])
-    }
-
-    fn recoveries(&self) -> Vec<Described> {
-        let ghosted = json!({"solver": {"type": "string"}, "boundary": {"type": "string"}});
-        let none = json!({});
-        described(&[("none", &none), ("linearpatch-diag", &none), ("linearpatch-rotate", &none), ("ghosted", &ghosted)])
-    }
-
-    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options> {
-        match name {
-            "llm-streamline" => {
-                resolve(options, &[("cosine", &["channel-series", "token"]), ("last_layer", &["keep", "allow"])])
-            }
-            "explicit" => match options.get("layers").and_then(Value::as_array) {
-                Some(layers) if layers.iter().all(Value::is_u64) => Ok(options.clone()),
-                _ => Err(Error::bad_input("wrong `layers`")
-                    .found(options.get("layers").map_or_else(String::new, ToString::to_string))),
-            },
-            other => Err(Error::bad_input(format!("unknown criterion `{other}`")).hint("did you mean it?")),
-        }
-    }
-
-    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options> {
-        match name {
-            "none" | "linearpatch-diag" | "linearpatch-rotate" => resolve(options, &[]),
-            "ghosted" => resolve(options, &[("solver", &["normal", "svd"]), ("boundary", &["region", "layer"])]),
-            other => Err(Error::bad_input(format!("unknown recovery `{other}`"))),
-        }
-    }
-
-    fn rules(&self) -> Vec<&str> {
-        vec!["wikitext2", "ptb", "c4"]
-    }
-
-    fn tasks(&self) -> Vec<&str> {
-        vec!["arc_easy", "copa"]
-    }
-
-    fn check_depth(&self, criterion: &Method, _backbone: &str, depth: usize, layers: usize) -> Result<()> {
-        if let Some(listed) = criterion.options.get("layers").and_then(Value::as_array) {
-            return if listed.len() == depth { Ok(()) } else { Err(Error::bad_input("the list is not the depth")) };
-        }
-        if depth + 2 <= layers { Ok(()) } else { Err(Error::bad_input("the criterion keeps the first and last layer")) }
-    }
+    let mut header = Value::from(header).to_string();
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let file = folder.join("model.safetensors");
+    fs::write(&file, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len((8 + header.len()) as u64 + end).unwrap();
 }
 
 /// Line numbers in the tests below count from the first line of this text.
@@ -124,8 +68,7 @@ impl Place {
         // Names are looked up in `./experiments` too: not in the project's own.
         std::env::set_current_dir(std::env::temp_dir()).unwrap();
         let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("models/english")).unwrap();
-        fs::write(root.path().join("models/english/layers"), "16").unwrap();
+        write_backbone(&root.path().join("models/english"), 16);
         fs::create_dir_all(root.path().join("models/hollow")).unwrap();
         fs::write(root.path().join("wiki.txt"), "text").unwrap();
         fs::write(root.path().join("c4.txt"), "text").unwrap();
@@ -139,7 +82,7 @@ impl Place {
     pub fn load(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> Result<Grid> {
         fs::write(self.file(), text).unwrap();
         let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        Grid::load(&self.file(), None, &overrides, &House)
+        Grid::load(&self.file(), None, &overrides)
     }
 
     /// Writes a file, and the folders that it lies in.
@@ -151,7 +94,7 @@ impl Place {
 
     /// A second backbone, `models/NAME`, of so many layers.
     pub fn backbone(&self, name: &str, layers: usize) {
-        self.write(&format!("models/{name}/layers"), &layers.to_string());
+        write_backbone(&self.root.path().join("models").join(name), layers);
     }
 
     /// The labels of a grid's cells.

@@ -2,7 +2,7 @@
 
 use ghostlab::grid::Grid;
 
-use super::house::{GOOD, House, Place, good_but};
+use super::house::{GOOD, Place, good_but};
 
 #[test]
 fn a_wrong_value_is_refused_where_it_stands() {
@@ -144,7 +144,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
             "8:12",
             &["would leave nothing of the backbone `english`", "below 16", "found:    16", "at most 15"],
         ),
-        ("depth: [3, 5]", "depth: 15", "8:8", &["the criterion keeps the first and last layer"]),
+        ("depth: [3, 5]", "depth: 15", "8:8", &["`llm-streamline` keeps the first and the last layer", "at most 14"]),
         (
             "sequences: 32",
             "sequences: 0",
@@ -193,22 +193,21 @@ fn a_wrong_value_is_refused_where_it_stands() {
             "rule: wikitext2",
             "rule: wikitext",
             "4:32",
-            &["unknown window rule `wikitext`", "one of wikitext2, ptb, c4", "did you mean `wikitext2`?"],
+            &["unknown window rule `wikitext`", "one of wikitext2, ptb, c4, ", "did you mean `wikitext2`?"],
         ),
         (
             "criterion: llm-streamline",
             "criterion: [llm-streamlin]",
             "7:13",
-            &["unknown criterion `llm-streamlin`", "did you mean it?"],
+            &["unknown criterion `llm-streamlin`", "did you mean `llm-streamline`?"],
         ),
         (
             "criterion: llm-streamline",
             "criterion: {name: llm-streamline, cosin: token}",
             "7:12",
-            &["unknown option `cosin`"],
+            &["unknown field `cosin`"],
         ),
         ("[none, ghosted]", "[none, ghost]", "9:18", &["unknown recovery `ghost`"]),
-        ("models/english", "models/hollow", "2:19, config.json", &["no backbone"]),
         ("backbones:", "name: ../up\nbackbones:", "1:7", &["cannot name a folder", "`../up`"]),
         // YAML.
         ("depth: [3, 5]", "depth: [3, 5", "", &["this is not valid YAML", "^"]),
@@ -241,6 +240,12 @@ fn what_is_not_there_has_exit_code_3_and_the_line_that_names_it() {
             "4:16",
             &["the corpus is not there", "a file at wki.txt", "starts from the grid file's folder"],
         ),
+        (
+            "models/english",
+            "models/hollow",
+            "2:19, models/hollow",
+            &["the folder holds no model: it has no config.json"],
+        ),
         ("path: c4.txt", "path: models", "5:14", &["a file at models", "something else of that name"]),
     ] {
         let (message, code) = place.refusal(good_but(from, to), &[]);
@@ -248,7 +253,7 @@ fn what_is_not_there_has_exit_code_3_and_the_line_that_names_it() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         assert_eq!(code, 3);
     }
-    let error = Grid::load(&place.root.path().join("gird.yaml"), None, &[], &House).unwrap_err();
+    let error = Grid::load(&place.root.path().join("gird.yaml"), None, &[]).unwrap_err();
     assert!(error.to_string().contains("gird.yaml") && error.exit_code() == 3, "{error}");
 }
 

@@ -24,7 +24,7 @@ fn what_the_grid_does_not_define_is_taken_from_files_beside_and_above_it() {
     place.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
     let axes = &GOOD[GOOD.find("backbone:").unwrap()..];
     place.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
-    let load = |file: &str| ghostlab::grid::Grid::load(&place.root.path().join(file), None, &[], &super::house::House);
+    let load = |file: &str| ghostlab::grid::Grid::load(&place.root.path().join(file), None, &[]);
     let grid = load("a/b/c/grid.yaml").unwrap();
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
     assert_eq!(grid.tasks["easy"].task.as_deref(), Some("arc_easy"));

@@ -3,7 +3,7 @@
 use ghostlab::error::Result;
 use ghostlab::grid::Grid;
 
-use super::house::{GOOD, House, Place};
+use super::house::{GOOD, Place};
 
 const PROFILES: &str = "\
 profiles:
@@ -19,7 +19,7 @@ impl Place {
     fn with_profile(&self, text: &str, profile: Option<&str>, overrides: &[&str]) -> Result<Grid> {
         std::fs::write(self.file(), text).unwrap();
         let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        Grid::load(&self.file(), profile, &overrides, &House)
+        Grid::load(&self.file(), profile, &overrides)
     }
 
     fn refusal_of(&self, text: &str, profile: Option<&str>) -> String {

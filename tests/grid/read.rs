@@ -4,12 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use ghostlab::error::Result;
-use ghostlab::exec::Methods;
-use ghostlab::grid::{Grid, Method, Registry};
-use ghostlab::options::{Described, Options};
+use ghostlab::grid::Grid;
 
-use super::house::{GOOD, House, Place, examples, good_but, labels};
+use super::house::{GOOD, Place, examples, good_but, labels, write_backbone};
 
 #[test]
 fn a_good_grid_is_read_with_its_defaults() {
@@ -97,7 +94,7 @@ fn the_real_grid_is_sound() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    put("shared/real/backbone/layers", "16");
+    write_backbone(&root.path().join("shared/real/backbone"), 16);
     for corpus in ["wikitext2-validation.parquet", "wikitext2-test.parquet", "c4-sample.jsonl.gz"] {
         put(&format!("shared/real/corpora/{corpus}"), "");
     }
@@ -111,48 +108,11 @@ fn the_real_grid_is_sound() {
         }
     }
     let file = root.path().join("checkout/tests/real/english.yaml");
-    let grid = Grid::load(&file, None, &[], &House).unwrap();
+    let grid = Grid::load(&file, None, &[]).unwrap();
     assert_eq!((grid.name.as_str(), grid.cells.len(), grid.entries.len()), ("english", 9, 4));
     assert_eq!(grid.cells[8].to_string(), "english.streamline-5.ghosted");
     assert_eq!(grid.corpora["c4"].limit, Some(100));
     assert!(grid.backbones["english"].path.ends_with("backbones/../../../../shared/real/backbone"));
-}
-
-/// The program's methods, and backbones of 32 layers that need not be there.
-struct Deep;
-
-impl Registry for Deep {
-    fn layers(&self, _: &Path) -> Result<usize> {
-        Ok(32)
-    }
-
-    fn criteria(&self) -> Vec<Described> {
-        Methods.criteria()
-    }
-
-    fn recoveries(&self) -> Vec<Described> {
-        Methods.recoveries()
-    }
-
-    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options> {
-        Methods.resolve_criterion(name, options)
-    }
-
-    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options> {
-        Methods.resolve_recovery(name, options)
-    }
-
-    fn rules(&self) -> Vec<&str> {
-        Methods.rules()
-    }
-
-    fn tasks(&self) -> Vec<&str> {
-        Methods.tasks()
-    }
-
-    fn check_depth(&self, criterion: &Method, backbone: &str, depth: usize, layers: usize) -> Result<()> {
-        Methods.check_depth(criterion, backbone, depth, layers)
-    }
 }
 
 #[test]
@@ -173,7 +133,7 @@ fn the_examples_of_the_documents_can_be_run() {
     fs::create_dir_all(place.root.path().join("grids/tasks/arc_easy")).unwrap();
     let load_nth = |document: &str, nth: usize, profile: Option<&str>| {
         place.write("grids/grid.yaml", &examples(document)[nth]);
-        Grid::load(&place.root.path().join("grids/grid.yaml"), profile, &[], &Deep).unwrap()
+        Grid::load(&place.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
     };
     let load = |document: &str, profile: Option<&str>| load_nth(document, 0, profile);
     // 3 criteria, 3 depths (25 % is 8), 5 recoveries; the dense backbone.
@@ -216,7 +176,7 @@ fn the_paper_s_grids_take_released_orders_where_there_are_any() {
     paper_profile(&place);
     for artifact in ["table2", "table3", "tableA6", "tableA7"] {
         let file = place.root.path().join(format!("experiments/{artifact}.yaml"));
-        let grid = Grid::load(&file, Some("paper"), &[], &Deep).unwrap();
+        let grid = Grid::load(&file, Some("paper"), &[]).unwrap();
         let orders: BTreeSet<(&str, &str)> = grid
             .cells
             .iter()

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ghostlab::exec::Methods;
-use ghostlab::grid::{Registry, json_schema};
+use ghostlab::grid::json_schema;
 use ghostlab::{criterion, recovery};
 use serde_json::{Map, Value, json};
 
@@ -25,13 +24,14 @@ fn the_committed_schema_is_what_the_program_prints() {
         "{} is stale; renew it: cargo run --release -- schema > experiments/grid.schema.json",
         file.display()
     );
-    assert_eq!(serde_json::from_str::<Value>(&committed).unwrap(), json_schema(&Methods));
+    assert_eq!(serde_json::from_str::<Value>(&committed).unwrap(), json_schema());
 }
 
 #[test]
 fn the_profile_is_chosen_on_the_command_line() {
     let place = Place::new();
-    place.write("grid.yaml", &format!("{GOOD}profiles: {{tiny: {{depth: 3}}}}\n"));
+    let text = good_but("models/english", "models/hollow");
+    place.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
     let run = |more: &[&str]| {
         let output =
             Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(place.file()).args(more).output().unwrap();
@@ -79,7 +79,7 @@ fn keys(schema: &Value) -> Vec<String> {
 #[test]
 fn the_schema_has_exactly_the_keys_that_the_reader_accepts() {
     let place = Place::new();
-    let schema = json_schema(&Methods);
+    let schema = json_schema();
     let of = |path: &str| keys(followed(walk(&schema, path), &schema));
     let read = |from: &str, to: &str| listed(&place.refusal(good_but(from, to), &[]).0);
     let more = |text: &str| listed(&place.refusal(format!("{GOOD}{text}\n"), &[]).0);
@@ -103,9 +103,9 @@ fn the_schema_has_exactly_the_keys_that_the_reader_accepts() {
 
 #[test]
 fn the_schema_has_exactly_the_options_that_the_methods_accept() {
-    let schema = json_schema(&Methods);
+    let schema = json_schema();
     let zzz: Map<String, Value> = Map::from_iter([("zzz".to_owned(), json!(1))]);
-    for (definition, described) in [("Criterion", Methods.criteria()), ("Recovery", Methods.recoveries())] {
+    for (definition, described) in [("Criterion", criterion::described()), ("Recovery", recovery::described())] {
         let forms = schema["definitions"][definition]["anyOf"].as_array().unwrap();
         let names: Vec<&Value> = forms[0]["oneOf"].as_array().unwrap().iter().map(|form| &form["const"]).collect();
         assert_eq!(names, described.iter().map(|method| &method.name).collect::<Vec<_>>());
@@ -209,7 +209,7 @@ fn yaml(text: &str) -> Value {
 
 #[test]
 fn every_sample_is_sound_by_the_schema() {
-    let schema = json_schema(&Methods);
+    let schema = json_schema();
     let mut samples: Vec<(PathBuf, String)> = Vec::new();
     for folder in ["tests/real", "experiments"] {
         for file in fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
@@ -234,7 +234,7 @@ fn every_sample_is_sound_by_the_schema() {
 
 #[test]
 fn the_schema_refuses_what_the_reader_refuses() {
-    let schema = json_schema(&Methods);
+    let schema = json_schema();
     assert_eq!(problem(&schema, &yaml(GOOD), &schema), None);
     for (from, to) in [
         ("depth: [3, 5]", "depth: [0]"),

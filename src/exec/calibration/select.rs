@@ -23,7 +23,7 @@ struct SelectionSlot<'a> {
     /// The criterion as the grid writes it.
     label: String,
     cut: PruneSpec<'a>,
-    criterion: Box<dyn Criterion>,
+    criterion: Arc<dyn Criterion>,
     picked: Picked,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Selections<'a> {
                 key: Arc::clone(key),
                 label: method.to_string(),
                 cut: PruneSpec { backbone: &job.backbone.name, layers: job.backbone.config.layers, depth: cell.depth },
-                criterion: criterion::build(&method.name, &method.options)?,
+                criterion: Arc::clone(&method.rule),
                 picked: stored.map_or(Picked::Waiting, Picked::Done),
             };
             let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();

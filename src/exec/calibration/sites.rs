@@ -21,7 +21,7 @@ pub(super) fn of<'v>(
     let mut sites = BTreeSet::new();
     for (variant, regions) in variants {
         let recovery = recovery_of(&grid.cells[variant.cell])?;
-        sites.extend(operator::sites(&*recovery, regions));
+        sites.extend(operator::sites(recovery, regions));
     }
     Ok(sites)
 }

@@ -13,10 +13,9 @@ use crate::stage::operator::{self, BoundaryResult, PlacedRepair};
 use ghostlab_store::Key;
 
 /// The recovery of a cell that is not the dense one.
-pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
-    let method = cell.recovery.as_ref();
-    let method = method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))?;
-    recovery::build(&method.name, &method.options)
+pub(super) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
+    let method = cell.recovery.as_ref().map(|of| &*of.rule);
+    method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))
 }
 
 /// Solves a variant's operators and stores them.
@@ -32,7 +31,7 @@ pub(super) fn solve(
 ) -> Result<()> {
     let started = Instant::now();
     let recovery = recovery_of(&job.run.plan.grid.cells[variant.cell])?;
-    let spans: Vec<Span> = operator::spans(&*recovery, selection.regions()).collect();
+    let spans: Vec<Span> = operator::spans(recovery, selection.regions()).collect();
     let (mut results, mut matrices, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
     for &span in &spans {
         let boundary = Boundary {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::error::Error;
-use crate::exec::{Methods, Recorder};
+use crate::exec::Recorder;
 use crate::model::{
     Batch, BatchObserver, CPU, Config, Engine, EngineId, EngineRequest, HostRows, Load, Observer, Prediction,
     ResidualStream, Step as ProgramStep, Trie,
@@ -196,7 +196,7 @@ impl RunState {
             sequences = of.sequences,
         );
         fs::write(path("grid.yaml"), grid).unwrap();
-        let grid = Grid::load(&path("grid.yaml"), None, &[], &Methods).unwrap();
+        let grid = Grid::load(&path("grid.yaml"), None, &[]).unwrap();
         let shape = Config::read_file(&path("shape.json")).unwrap();
         Self { _folder: folder, grid, shape, scale: of.scale }
     }
