@@ -39,7 +39,9 @@ fn a_new_method_or_metric_is_a_file_and_its_line_in_the_list() {
         let file = fs::read_to_string(room.join("two_steps.rs")).unwrap();
         match kind {
             "metric" => assert!(file.contains("name: \"two_steps\""), "{file}"),
-            _ => assert!(file.contains("const NAME: &str = \"two-steps\"") && file.contains("struct TwoSteps"), "{file}"),
+            _ => {
+                assert!(file.contains("const NAME: &str = \"two-steps\"") && file.contains("struct TwoSteps"), "{file}")
+            }
         }
         assert!(!["my-", "my_", "MyR", "MyC"].iter().any(|word| file.contains(word)), "{file}");
         let after = fs::read_to_string(room.join("mod.rs")).unwrap();
