@@ -17,7 +17,6 @@ use std::sync::OnceLock;
 use ghostlab::archive::unpack;
 use ghostlab::corpus::{Tokenizer, read_rows};
 use ghostlab::error::Error;
-use ghostlab::exec::Methods;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Config, Decoder, check_weights};
 use ghostlab::stage;
@@ -137,7 +136,7 @@ fn grid(data: &[u8]) {
     let _alone = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let path = house().join("grid.yaml");
     fs::write(&path, data).unwrap();
-    match Grid::load(&path, None, &[], &Methods) {
+    match Grid::load(&path, None, &[]) {
         Err(error) => sound(&error),
         Ok(grid) => {
             assert!(!grid.cells.is_empty() && grid.cells.len() <= 1_000_000);
@@ -146,7 +145,7 @@ fn grid(data: &[u8]) {
                 assert!(!cell.to_string().contains(char::is_control), "{cell}");
             }
             assert!(grid.resolved().is_ok());
-            assert_eq!(grid, Grid::load(&path, None, &[], &Methods).unwrap(), "read twice");
+            assert_eq!(grid, Grid::load(&path, None, &[]).unwrap(), "read twice");
         }
     }
 }
