@@ -608,7 +608,7 @@ fn events_carry_time_values_and_one_name_for_a_job() {
 fn a_run_that_was_stopped_has_counted_what_it_did() {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    use ghostlab::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, Stage, run};
+    use ghostlab::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, RunState, run};
     use ghostlab::grid::Grid;
     struct Stops<'a>(&'a AtomicBool);
     impl Reporter for Stops<'_> {

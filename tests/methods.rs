@@ -455,7 +455,7 @@ fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
         let store = ghostlab_store::Store::open(folder.path(), stage::WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let outcome = run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
-        outcome.cells.iter().map(|result| result.perplexity[0].unwrap()).collect()
+        outcome.cells.iter().map(|result| result.texts[0].sample.as_ref().unwrap().perplexity()).collect()
     };
     let expected = perplexities(&grid.cells, RunSettings::default());
     let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(cell, RunSettings::default()));

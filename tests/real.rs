@@ -75,7 +75,7 @@ fn equals_the_reference(settings: RunSettings) {
     assert!(outcome.engines.values().all(|of| of.name == asked), "{:?}", outcome.engines);
     for result in &outcome.cells {
         assert_eq!(result.failure, None, "{}", result.cell);
-        let perplexity = result.perplexity[0].unwrap();
+        let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
         let Some(recovery) = &result.cell.recovery else {
             assert_close("dense", perplexity, reference["perplexity"]["dense"].as_f64().unwrap(), 1e-3);
             continue;

@@ -66,7 +66,7 @@ fn perplexity(backbone: &str, depth: usize, recovery: &str) -> f64 {
         of.cell.backbone == format!("tiny-{backbone}") && of.cell.depth == depth && own == recovery && streamlined
     };
     let result = outcome().cells.iter().find(found).unwrap().ok().unwrap();
-    let values: Vec<f64> = result.perplexity.iter().map(|value| value.unwrap()).collect();
+    let values: Vec<f64> = result.texts.iter().map(|of| of.sample.as_ref().unwrap().perplexity()).collect();
     values.iter().sum::<f64>() / values.len() as f64
 }
 
@@ -102,7 +102,7 @@ fn dense_backbones_know_the_world() {
         cell.ok().unwrap();
         let name = cell.cell.backbone.trim_start_matches("tiny-");
         let mut above = 0.0;
-        for (scores, (task, chance)) in cell.tasks.iter().flatten().zip(CHANCE) {
+        for (scores, (task, chance)) in cell.scored().zip(CHANCE) {
             assert_eq!(scores.result.task.name, task);
             let metric = scores.result.task.column;
             let right: Vec<bool> = scores.answers.documents().map(|document| document.right(metric)).collect();
@@ -118,8 +118,8 @@ fn dense_backbones_know_the_world() {
             let scores = manifest["validation"].as_array().unwrap();
             scores.iter().find(|of| of["register"] == register).unwrap()["unigram_perplexity"].as_f64().unwrap()
         };
-        for (perplexity, register) in cell.perplexity.iter().zip(["wiki", "web", "news"]) {
-            let perplexity = perplexity.unwrap();
+        for (text, register) in cell.texts.iter().zip(["wiki", "web", "news"]) {
+            let perplexity = text.sample.as_ref().unwrap().perplexity();
             assert!(perplexity < unigram(register) / 10.0, "{name} on {register}: {perplexity}");
         }
     }
