@@ -37,12 +37,11 @@ fn a_new_method_or_metric_is_a_file_and_its_line_in_the_list() {
         let made = new(&folder, &[kind, "two-steps"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let file = fs::read_to_string(room.join("two_steps.rs")).unwrap();
-        match kind {
-            "metric" => assert!(file.contains("name: \"two_steps\""), "{file}"),
-            _ => {
-                assert!(file.contains("const NAME: &str = \"two-steps\"") && file.contains("struct TwoSteps"), "{file}")
-            }
-        }
+        let own: &[&str] = match kind {
+            "metric" => &["name: \"two_steps\""],
+            _ => &["const NAME: &str = \"two-steps\"", "struct TwoSteps"],
+        };
+        assert!(own.iter().all(|words| file.contains(words)), "{file}");
         assert!(!["my-", "my_", "MyR", "MyC"].iter().any(|word| file.contains(word)), "{file}");
         let after = fs::read_to_string(room.join("mod.rs")).unwrap();
         let (module, entry) = (format!("{last}\nmod two_steps;\n"), format!("    {line},\n];\n"));
