@@ -393,5 +393,5 @@ fn the_page_sorts_filters_and_fits_in_a_browser() {
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
     // Nothing was left out unsaid.
-    assert!(said.lines().filter(|line| line.starts_with("ok ")).count() == 23, "{said}");
+    assert!(said.lines().filter(|line| line.starts_with("ok ")).count() == 25, "{said}");
 }
