@@ -683,6 +683,9 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
     made(&world, &["reproduce", "mini", "methods", "--record"]);
     assert_eq!(all(), recorded, "recorded again");
     fs::remove_file(world.path("results/mini/tiny/channels.parquet")).unwrap();
+    for folder in ["lm_eval", "every_eval_ever"].map(|name| world.path("results/mini/tiny").join(name)) {
+        fs::remove_dir_all(&folder).or_else(|error| if folder.exists() { Err(error) } else { Ok(()) }).unwrap();
+    }
     let elsewhere = made(&world, &["reproduce", "mini", "--store", "other"]);
     assert!(elsewhere.contains("mini: as recorded"), "{elsewhere}");
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "what was not kept is there now");

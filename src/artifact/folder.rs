@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::recorded;
 use crate::error::{Error, Result};
-use crate::files::output::{Draft, OutputFolder};
+use crate::files::output::{Draft, Manifest, OutputFolder};
 use crate::files::regular;
 use crate::files::sha256;
 use crate::grid::Grid;
@@ -176,7 +176,7 @@ impl ResultsFolder {
 
     /// Puts what was written in its place. The recorded run is replaced by another recorded one only, and by nothing that
     /// says the same: a repository then has no change. What it lacks there, because a repository keeps no large files, is
-    /// put beside it.
+    /// put beside it where it is to the byte what the folder's list says.
     ///
     /// # Errors
     /// As [`Draft::publish`]; a record that would tell whose machine made it.
@@ -236,7 +236,8 @@ pub fn here(recorded: &Path) -> PathBuf {
 /// What its folder's name ends in.
 const HERE: &str = "+here";
 
-/// The large files of a draft that a folder does not have.
+/// The large files of a draft that a folder does not have, as its list has them: others' hashes would change the list, which
+/// a repository keeps.
 fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
@@ -255,7 +256,9 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     below(draft, "", &mut names).map_err(|error| Error::io("list", draft, &error))?;
     names.retain(|name| may_be_left_out(name) && folder.join(name).symlink_metadata().is_err());
     names.sort();
-    names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.join(&name))?))).collect()
+    let listed = Manifest::read(folder);
+    let files = names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.join(&name))?)));
+    files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| listed.lists(name, bytes)) || file.is_err()).collect()
 }
 
 /// A folder beside the plain one, called after what differs.

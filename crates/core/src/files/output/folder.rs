@@ -116,6 +116,7 @@ impl OutputFolder {
         for (name, bytes) in files {
             let path = self.path.join(name);
             let failed = |error: std::io::Error| Error::io("write", &path, &error);
+            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
             write_atomically(&path, |file| std::io::Write::write_all(file, bytes).map_err(failed))?;
         }
         names.iter().zip(hashes).for_each(|(name, hash)| manifest.settle(name, hash));

@@ -88,6 +88,11 @@ impl Manifest {
         self.files.insert(name.to_owned(), vec![hash]);
     }
 
+    /// Whether a file with that content stands under that name.
+    pub fn lists(&self, name: &str, bytes: &[u8]) -> bool {
+        self.files.get(name).is_some_and(|known| known.contains(&sha256::of_bytes(bytes)))
+    }
+
     /// What the folder is for; none where it has no list.
     pub fn kind(&self) -> Option<&str> {
         self.kind.as_deref()
