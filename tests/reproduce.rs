@@ -689,7 +689,12 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
     let elsewhere = made(&world, &["reproduce", "mini", "--store", "other"]);
     assert!(elsewhere.contains("mini: as recorded"), "{elsewhere}");
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "what was not kept is there now");
-    assert_eq!(all(), recorded, "made from nothing");
+    // What tells when it was made has another hash than the listed one: it is not brought back.
+    let bare = |mut all: std::collections::BTreeMap<_, _>| {
+        all.retain(|name: &String, _: &mut Vec<u8>| !name.contains("/every_eval_ever/"));
+        all
+    };
+    assert!(bare(all()) == bare(recorded), "made from nothing");
 
     // Another machine's last digit.
     let path = world.path("results/mini/tiny/numbers.json");
