@@ -139,7 +139,7 @@ fn table(of: &Table) -> TableView {
         });
         PageRow {
             group: row.lead.first().cloned(),
-            ours: row.shaded,
+            ours: row.ours,
             cells: texts.chain(values).collect(),
             ..PageRow::default()
         }

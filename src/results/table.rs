@@ -94,7 +94,7 @@ pub struct Row {
     pub block: usize,
     pub dense: bool,
     pub ours: bool,
-    /// Whether print and the page shade it.
+    /// Whether print shades it.
     pub shaded: bool,
     /// Whether it heads those below it, so that print has its words bold.
     pub heading: bool,

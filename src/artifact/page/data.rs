@@ -98,7 +98,7 @@ pub struct Column {
 pub struct PageRow {
     /// A column of its own, in front, when any row of the table has one: it reads the same however rows are sorted.
     pub group: Option<String>,
-    /// Whether the row is shaded: the paper's own method, where the paper shades it.
+    /// Whether the row is the paper's own method: it is shaded.
     pub ours: bool,
     /// What a link to the row ends with; none where nothing leads to it.
     pub anchor: Option<String>,
