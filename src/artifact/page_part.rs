@@ -139,7 +139,7 @@ fn table(of: &Table) -> TableView {
         });
         PageRow {
             group: row.lead.first().cloned(),
-            ours: row.ours,
+            ours: row.shaded,
             cells: texts.chain(values).collect(),
             ..PageRow::default()
         }

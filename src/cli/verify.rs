@@ -98,11 +98,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         reporter: &*reporter,
         stop: &stop,
     };
-    let prepared = folders.iter().map(|folder| verify::prepare(folder, &request)).collect::<Result<Vec<_>>>()?;
+    let prepared = verify::prepare(&folders, &request)?;
     let works = prepared.iter().map(|of| of.work(&request)).collect::<Result<Vec<_>>>()?;
     let work = works.into_iter().fold(Work::default(), Work::and);
     note!("{}", before(&work));
-    let mut checked = prepared.into_iter().map(|of| of.finish(&request)).collect::<Result<Vec<_>>>()?;
+    let mut checked = verify::finish(prepared, &request)?;
     if let Some((_, of_archive)) = unpacked.as_ref() {
         for (check, folder) in checked.iter_mut().zip(&folders) {
             let inner = folder.strip_prefix(root).unwrap_or(folder);

@@ -39,7 +39,7 @@ pub use prepare::prepare;
 pub use programs::stored_program;
 pub use record::{Recorder, RunRecord, RunState};
 pub use run::{Worked, run, stored, work};
-pub use sample::{Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost};
+pub use sample::{Computed, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost};
 pub use settings::RunSettings;
 pub use share::WorkerLimits;
 pub use time_left::TimeLeft;

@@ -1,7 +1,7 @@
 //! A part of a grid's numbers, computed afresh: some chunks of each evaluation, with the selections and operators of its
 //! cells. Nothing of it is read from scores that are stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -65,6 +65,10 @@ pub enum SampledItems {
 
 /// Which chunks of an evaluation are drawn, of so many.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
+
+/// What chunks scored, by the scores' key and the chunk: several samples of one caller compute each once.
+#[derive(Debug, Default)]
+pub struct Computed(HashMap<(String, usize), Vec<f64>>);
 
 /// What a sample is going to compute.
 #[derive(Debug, Clone, Copy, Default)]
@@ -131,6 +135,7 @@ pub fn sample(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
     draw: &Draw<'_>,
+    computed: &mut Computed,
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
@@ -154,7 +159,7 @@ pub fn sample(
                 context.pause()?;
             }
         }
-        let mut scores = scores(&context, &models, &programs, backbone, draw)?;
+        let mut scores = scores(&context, &models, &programs, backbone, draw, computed)?;
         for variant in &backbone.variants {
             let own = scores.remove(&variant.cell).unwrap_or_default();
             sampled.push(cell(&context, variant, own)?);
@@ -185,11 +190,12 @@ fn scores(
     programs: &Programs,
     backbone: &BackbonePlan,
     draw: &Draw<'_>,
+    computed: &mut Computed,
 ) -> Result<Scores> {
-    let mut members: Vec<(usize, Program)> = Vec::new();
+    let mut members: Vec<(&Variant, Program)> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
         match programs.of(context, backbone, variant) {
-            Ok(program) => members.push((variant.cell, program)),
+            Ok(program) => members.push((variant, program)),
             Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 context.fail(variant.cell, error.one_line());
             }
@@ -200,9 +206,7 @@ fn scores(
     if members.is_empty() {
         return Ok(all);
     }
-    let variants: Vec<Program> = members.iter().map(|(_, program)| program.clone()).collect();
-    let trie = Trie::scoring(&variants);
-    for evaluation in &backbone.evaluations {
+    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
         let text = tokenise::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.subject);
         text.with_eval_set(context.settings.batch_tokens, |eval_set| {
@@ -210,24 +214,41 @@ fn scores(
             if drawn.is_empty() {
                 return Ok(());
             }
-            let engine = models.get(backbone)?;
-            let flops = trie.flops(&backbone.config, &eval_set.load(&drawn)).shared;
-            let tokens = drawn.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
-            let job = context.start(&evaluation.journal, &label, tokens, members.len(), flops);
-            let mut values = vec![vec![Vec::new(); eval_set.chunks()]; members.len()];
+            let key = |variant: &Variant, chunk: usize| (variant.scores[place].hash().to_owned(), chunk);
+            // Chunks by whose scores of them are not known yet: one trie for all of the same.
+            let mut lacking: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
             for &chunk in &drawn {
-                let made = eval_set.run(&*engine, &trie, &[chunk], &mut vec![0.0; trie.len()])?;
-                for (own, made) in values.iter_mut().zip(made.into_iter().flatten()) {
-                    own[chunk] = made;
-                }
-                context.advance(job, eval_set.tokens(chunk))?;
+                let unknown = |&at: &usize| !computed.0.contains_key(&key(members[at].0, chunk));
+                lacking.entry((0..members.len()).filter(unknown).collect()).or_default().push(chunk);
             }
-            models.unchanged(backbone)?;
-            context.finish(job);
-            let key = sheet(evaluation, context.store)?;
-            for ((cell, _), values) in members.iter().zip(values) {
-                let (items, of) = items(evaluation, eval_set, &values, key.as_ref())?;
-                all.entry(*cell).or_default().push(SampledScores {
+            for (own, chunks) in lacking.iter().filter(|(own, _)| !own.is_empty()) {
+                let engine = models.get(backbone)?;
+                let trie = Trie::scoring(&own.iter().map(|&at| members[at].1.clone()).collect::<Vec<_>>());
+                let flops = trie.flops(&backbone.config, &eval_set.load(chunks)).shared;
+                let tokens = chunks.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
+                let job = context.start(&evaluation.journal, &label, tokens, own.len(), flops);
+                for &chunk in chunks {
+                    let made = eval_set.run(&*engine, &trie, &[chunk], &mut vec![0.0; trie.len()])?;
+                    for (&at, made) in own.iter().zip(made.into_iter().flatten()) {
+                        computed.0.insert(key(members[at].0, chunk), made);
+                    }
+                    context.advance(job, eval_set.tokens(chunk))?;
+                }
+                models.unchanged(backbone)?;
+                context.finish(job);
+            }
+            let values = members.iter().map(|(variant, _)| {
+                let mut values = vec![Vec::new(); eval_set.chunks()];
+                for &chunk in &drawn {
+                    values[chunk] = computed.0.get(&key(variant, chunk)).cloned().unwrap_or_default();
+                }
+                values
+            });
+            let values: Vec<Vec<Vec<f64>>> = values.collect();
+            let solutions = sheet(evaluation, context.store)?;
+            for ((variant, _), values) in members.iter().zip(values) {
+                let (items, of) = items(evaluation, eval_set, &values, solutions.as_ref())?;
+                all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
                     label: evaluation.subject.to_string(),
                     items,

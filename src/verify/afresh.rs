@@ -11,7 +11,7 @@ use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::{Recorded, RecordedDocument, RunBoundary};
 use crate::error::{ErrorKind, Result};
-use crate::exec::{RunSettings, SampledCell, SampledItems, SampledScores, sample, sample_cost};
+use crate::exec::{Computed, RunSettings, SampledCell, SampledItems, SampledScores, sample, sample_cost};
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, Identity, MeasureId};
 use crate::model::{EngineRequest, Tolerance};
@@ -34,6 +34,63 @@ struct EngineGrid {
     grid: Grid,
     settings: RunSettings,
     engine: StoredEngine,
+}
+
+/// Makes what the drawn cells of all folders need of each calibration in one pass over its text: by itself each folder would
+/// make its own pass, for the sites of its own cells.
+///
+/// # Errors
+/// That the user asked to stop. What else fails is told of the folders that need it.
+pub(super) fn calibrate(all: &[&Drawn], request: &Request<'_>) -> Result<()> {
+    let mut joined: Vec<EngineGrid> = Vec::new();
+    for part in all.iter().flat_map(|drawn| &drawn.parts) {
+        match joined.iter_mut().find(|of| of.takes(part)) {
+            Some(of) => of.join(part),
+            None => joined.push(part.without_evaluations()),
+        }
+    }
+    for EngineGrid { grid, settings, .. } in &joined {
+        let nothing = |_: &BackbonePlan, _: &Evaluation, _| Vec::new();
+        match sample(grid, *settings, request.store, request.reporter, request.stop, &nothing, &mut Computed::default())
+        {
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl EngineGrid {
+    fn without_evaluations(&self) -> Self {
+        let Self { mut grid, settings, engine } =
+            Self { grid: self.grid.clone(), engine: self.engine.clone(), ..*self };
+        (grid.evaluate.perplexity, grid.evaluate.tasks) = (Vec::new(), Vec::new());
+        Self { grid, settings, engine }
+    }
+
+    /// Whether the same names mean the same in both, and the same engine runs them.
+    fn takes(&self, other: &Self) -> bool {
+        let (own, two) = (&self.grid, &other.grid);
+        let backbones = own.backbones.iter().all(|(name, of)| two.backbones.get(name).is_none_or(|two| two == of));
+        let corpora = own.corpora.iter().all(|(name, of)| two.corpora.get(name).is_none_or(|two| two == of));
+        backbones
+            && corpora
+            && self.engine.to_string() == other.engine.to_string()
+            && self.settings.batch_tokens == other.settings.batch_tokens
+    }
+
+    fn join(&mut self, other: &Self) {
+        let nameless = |cell: &Cell| Cell { name: String::new(), ..cell.clone() };
+        let known: BTreeSet<usize> = (0..other.grid.cells.len())
+            .filter(|&at| self.grid.cells.iter().any(|own| nameless(own) == nameless(&other.grid.cells[at])))
+            .collect();
+        let own = other.grid.cells.iter().enumerate().filter(|(at, _)| !known.contains(at));
+        self.grid.cells.extend(own.map(|(_, cell)| cell.clone()));
+        // The cells of a backbone stand one after the other.
+        self.grid.cells.sort_by(|one, two| one.backbone.cmp(&two.backbone));
+        self.grid.backbones.extend(other.grid.backbones.clone());
+        self.grid.corpora.extend(other.grid.corpora.clone());
+    }
 }
 
 /// The checks of one folder.
@@ -134,7 +191,12 @@ impl Drawn {
     ///
     /// # Errors
     /// That the user asked to stop.
-    pub(super) fn check(self, recorded: &Recorded, request: &Request<'_>) -> Result<Vec<Check>> {
+    pub(super) fn check(
+        self,
+        recorded: &Recorded,
+        request: &Request<'_>,
+        computed: &mut Computed,
+    ) -> Result<Vec<Check>> {
         let draw = self.chunks(request);
         let mut checks = Checks {
             inputs: self.inputs,
@@ -145,7 +207,7 @@ impl Drawn {
             operators: Check::new(CheckKind::Operators),
         };
         for EngineGrid { grid, settings, engine } in &self.parts {
-            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw, computed) {
                 Ok(cells) => cells.iter().for_each(|cell| compare(recorded, engine, grid, cell, &mut checks)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
                 Err(error) => checks.inputs.lack(format!("what {engine} ran"), error.one_line()),

@@ -1,33 +1,59 @@
 //! The verdicts beside a recorded run, judged again on the numbers of the folders around it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
 use super::record::Recorded;
-use crate::artifact::claims::{CLAIMS, judged_about, line, written};
+use crate::artifact::claims::{CLAIMS, Judged, judged_in, line, written};
 use crate::error::Result;
 use crate::files::regular;
 use crate::results::StoredResults;
 
+/// Judges the claims on the folders of one place and profile once, however many of these are checked.
+#[derive(Default)]
+pub(super) struct Judge(Mutex<HashMap<(Vec<PathBuf>, String), Arc<Verdicts>>>);
+
+/// All claims, and the artifacts whose results are there.
+struct Verdicts {
+    there: BTreeSet<String>,
+    judged: Vec<Judged<'static>>,
+}
+
+impl Judge {
+    fn verdicts(&self, folders: Vec<PathBuf>, profile: &str) -> Result<Arc<Verdicts>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = (folders, profile.to_owned());
+        if let Some(verdicts) = known.get(&place) {
+            return Ok(Arc::clone(verdicts));
+        }
+        let there = place.0.iter().filter_map(|of| Some(StoredResults::read(of).ok()?.name)).collect();
+        let verdicts = Arc::new(Verdicts { there, judged: judged_in(&place.0, profile)? });
+        known.insert(place, Arc::clone(&verdicts));
+        Ok(verdicts)
+    }
+}
+
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
+pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result<Check> {
     let mut check = Check::new(CheckKind::Claims);
     let path = folder.join(CLAIMS);
     if !path.is_file() {
         return Ok(check);
     }
     let text = String::from_utf8_lossy(&regular::read(&path)?).into_owned();
-    let around = around(folder);
-    let there: BTreeSet<String> = around.iter().filter_map(|of| Some(StoredResults::read(of).ok()?.name)).collect();
-    let judged = judged_about(&recorded.numbers.name, &around, &recorded.numbers.profile)?;
-    if judged.is_empty() && text != written(&judged) {
+    let numbers = &recorded.numbers;
+    let verdicts = judge.verdicts(around(folder), &numbers.profile)?;
+    let judged = verdicts.judged.iter().filter(|of| of.claim.artifacts.contains(&numbers.name.as_str()));
+    let judged: Vec<&Judged<'_>> = judged.collect();
+    if judged.is_empty() && text != written(&[]) {
         check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no claim about this that is checked"], None);
     }
     for of in &judged {
         let claim = of.claim;
-        if let Some(lacking) = claim.artifacts.iter().find(|name| !there.contains(**name)) {
+        if let Some(lacking) = claim.artifacts.iter().find(|name| !verdicts.there.contains(**name)) {
             check.lack(format!("{CLAIMS}, {}", claim.id), format!("the results of {lacking}, beside this folder"));
             continue;
         }

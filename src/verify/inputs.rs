@@ -1,9 +1,9 @@
 //! The inputs of somebody's run, found by their hashes: where the record names them, or below the same names in another
 //! checkout, beside the program, or in the hub's cache.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::finding::Check;
 use crate::files::sha256;
@@ -11,16 +11,16 @@ use crate::files::sha256;
 /// Looks for inputs.
 pub(super) struct Finder {
     roots: Vec<PathBuf>,
-    hashes: RefCell<HashMap<PathBuf, Option<String>>>,
+    hashes: Mutex<HashMap<PathBuf, Option<String>>>,
 }
 
 impl Finder {
     pub(super) fn new(roots: Vec<PathBuf>) -> Self {
-        Self { roots, hashes: RefCell::default() }
+        Self { roots, hashes: Mutex::default() }
     }
 
     fn hash(&self, path: &Path) -> Option<String> {
-        let mut known = self.hashes.borrow_mut();
+        let mut known = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
     }
 

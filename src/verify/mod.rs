@@ -15,13 +15,16 @@ mod tables;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
 pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification, Work};
 
 use self::afresh::Drawn;
+use self::claims::Judge;
 use self::inputs::Finder;
 use self::record::Recorded;
 use crate::error::{Error, Result};
-use crate::exec::{Reporter, RunSettings};
+use crate::exec::{Computed, Reporter, RunSettings};
 use crate::results::StoredResults;
 use ghostlab_store::Store;
 
@@ -79,30 +82,34 @@ pub struct Prepared {
     notes: Vec<String>,
 }
 
-/// Checks a results folder as far as it can be without a model, and draws what is to be computed.
+/// Checks results folders as far as it can be without a model, and draws what is to be computed.
 ///
 /// # Errors
 /// A folder that cannot be read. What is wrong or lacks in it is told in its checks.
-pub fn prepare(folder: &Path, request: &Request<'_>) -> Result<Prepared> {
-    let recorded = Recorded::read(folder)?;
-    let mut notes = Vec::new();
-    let checks = vec![
-        files::check(folder, &mut notes)?,
-        items::check(folder, &recorded)?,
-        tables::check(folder, &recorded)?,
-        claims::check(folder, &recorded)?,
-    ];
-    let finder = Finder::new(request.roots.clone());
-    let drawn = afresh::draw(&recorded, request, &finder, &mut notes);
-    let numbers = &recorded.numbers;
-    let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
-    if measures.any(|measure| measure.machine().is_some()) {
-        notes.push("latencies are not verified: another machine has others".to_owned());
-    }
-    Ok(Prepared { folder: folder.to_owned(), recorded, drawn, checks, notes })
+pub fn prepare(folders: &[PathBuf], request: &Request<'_>) -> Result<Vec<Prepared>> {
+    let (finder, judge) = (Finder::new(request.roots.clone()), Judge::default());
+    folders.par_iter().map(|folder| Prepared::of(folder, request, &finder, &judge)).collect()
 }
 
 impl Prepared {
+    fn of(folder: &Path, request: &Request<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
+        let recorded = Recorded::read(folder)?;
+        let mut notes = Vec::new();
+        let checks = vec![
+            files::check(folder, &mut notes)?,
+            items::check(folder, &recorded)?,
+            tables::check(folder, &recorded)?,
+            claims::check(folder, &recorded, judge)?,
+        ];
+        let drawn = afresh::draw(&recorded, request, finder, &mut notes);
+        let numbers = &recorded.numbers;
+        let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
+        if measures.any(|measure| measure.machine().is_some()) {
+            notes.push("latencies are not verified: another machine has others".to_owned());
+        }
+        Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
+    }
+
     /// What is going to be computed. Texts are read for it.
     ///
     /// # Errors
@@ -111,14 +118,21 @@ impl Prepared {
         self.drawn.work(request)
     }
 
-    /// Computes what is drawn, and compares.
-    ///
-    /// # Errors
-    /// That the user asked to stop.
-    pub fn finish(self, request: &Request<'_>) -> Result<FolderCheck> {
+    fn finish(self, request: &Request<'_>, computed: &mut Computed) -> Result<FolderCheck> {
         let Self { folder, recorded, drawn, mut checks, notes } = self;
-        checks.extend(drawn.check(&recorded, request)?);
+        checks.extend(drawn.check(&recorded, request, computed)?);
         let (name, program) = (recorded.numbers.name, recorded.numbers.program);
         Ok(FolderCheck { folder: folder.display().to_string(), name, program, checks, notes })
     }
+}
+
+/// Computes what is drawn of several folders, and compares. What they share is computed once.
+///
+/// # Errors
+/// That the user asked to stop.
+pub fn finish(prepared: Vec<Prepared>, request: &Request<'_>) -> Result<Vec<FolderCheck>> {
+    let drawn: Vec<&Drawn> = prepared.iter().map(|of| &of.drawn).collect();
+    afresh::calibrate(&drawn, request)?;
+    let mut computed = Computed::default();
+    prepared.into_iter().map(|of| of.finish(request, &mut computed)).collect()
 }
