@@ -13,7 +13,10 @@ use crate::results::StoredResults;
 
 /// Judges the claims on the folders of one place and profile once, however many of these are checked.
 #[derive(Default)]
-pub(super) struct Judge(Mutex<HashMap<(Vec<PathBuf>, String), Arc<Verdicts>>>);
+pub(super) struct Judge(Mutex<HashMap<Place, Arc<Verdicts>>>);
+
+/// Folders beside each other, and the profile in question.
+type Place = (Vec<PathBuf>, String);
 
 /// All claims, and the artifacts whose results are there.
 struct Verdicts {
