@@ -61,6 +61,9 @@ struct HeaderCell {
 struct TableRow {
     id: Option<String>,
     group: Option<String>,
+    group_class: &'static str,
+    /// Whether the group names the row.
+    is_label: bool,
     ours: bool,
     cells: Vec<TableCell>,
 }
@@ -135,8 +138,8 @@ pub(super) fn table(
 struct Shape<'a> {
     /// The name of the column in front, when rows have groups.
     group: Option<&'a str>,
-    /// The column that names a row.
-    label: usize,
+    /// The column that names a row; none where the column in front does.
+    label: Option<usize>,
     /// Of each column.
     is_prose: Vec<bool>,
 }
@@ -148,7 +151,7 @@ impl<'a> Shape<'a> {
             .map(|column| view.rows.iter().any(|row| row.cells[column].text.chars().count() > PROSE))
             .collect();
         let group = view.rows.iter().any(|row| row.group.is_some()).then_some(name);
-        Self { group, label: label(&view.columns), is_prose }
+        Self { group, label: label(&view.columns, group.is_some()), is_prose }
     }
 
     /// Where a column stands in the printed table.
@@ -173,7 +176,7 @@ impl<'a> Shape<'a> {
         let (mut upper, mut lower) = (Vec::new(), Vec::new());
         upper.extend(self.group.map(|name| HeaderCell {
             text: name.to_owned(),
-            class: "t g".to_owned(),
+            class: self.group_class().to_owned(),
             column: Some(0),
             columns: 1,
             rows,
@@ -211,7 +214,7 @@ impl<'a> Shape<'a> {
 
     fn row(&self, view: &TableView, row: &PageRow, notes: &BTreeMap<String, CellNote>) -> TableRow {
         let cell = |(index, (column, cell)): (usize, (&Column, &Cell))| {
-            let is_label = index == self.label;
+            let is_label = Some(index) == self.label;
             let (text, deviation) = match cell.text.split_once(" ± ") {
                 Some((text, deviation)) if column.numeric => (text, deviation),
                 _ => (cell.text.as_str(), ""),
@@ -236,9 +239,15 @@ impl<'a> Shape<'a> {
         TableRow {
             id: row.anchor.clone(),
             group: self.group.map(|_| row.group.clone().unwrap_or_default()),
+            is_label: self.label.is_none(),
+            group_class: self.group_class(),
             ours: row.ours,
             cells: view.columns.iter().zip(&row.cells).enumerate().map(cell).collect(),
         }
+    }
+
+    fn group_class(&self) -> &'static str {
+        if self.label.is_none() { "t g l" } else { "t g" }
     }
 
     /// `t` text, `p` prose, `l` label; a plain number needs no class, as most cells are that.
@@ -248,19 +257,21 @@ impl<'a> Shape<'a> {
             (false, true) => "t p",
             (false, false) => "t",
         };
-        let label = if index == self.label { "l" } else { "" };
+        let label = if Some(index) == self.label { "l" } else { "" };
         let all = [kind, label, if failed { "failed" } else { "" }];
         all.into_iter().filter(|class| !class.is_empty()).collect::<Vec<_>>().join(" ")
     }
 }
 
 /// The column that names a row: the one that says so, or the last text before the first measured number.
-fn label(columns: &[Column]) -> usize {
+fn label(columns: &[Column], has_group: bool) -> Option<usize> {
     let measured = |column: &Column| column.numeric && !column.choice;
-    columns.iter().position(|column| column.label).unwrap_or_else(|| match columns.iter().position(measured) {
-        Some(first) => columns[..first].iter().rposition(|column| !column.numeric).unwrap_or(0),
-        None => 0,
-    })
+    if let Some(says_so) = columns.iter().position(|column| column.label) {
+        return Some(says_so);
+    }
+    let first = columns.iter().position(measured);
+    let text = columns[..first.unwrap_or_default()].iter().rposition(|column| !column.numeric);
+    text.or((first.is_none() || !has_group).then_some(0))
 }
 
 /// The texts of a column in their order; none where all are the same.
