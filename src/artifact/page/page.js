@@ -159,7 +159,9 @@ function label(figure) {
   const names = heads.map((head) => head.querySelector("button > span").textContent);
   heads.forEach((head, index) => {
     const isOne = names.indexOf(names[index]) === names.lastIndexOf(names[index]);
-    const text = isOne || !lower.includes(head) ? names[index] : `${names[index]}, ${over[lower.indexOf(head)]}`;
+    const heading = isOne || !lower.includes(head) ? "" : `, ${over[lower.indexOf(head)]}`;
+    const text = names[index] + heading;
+    head.querySelector("button > span").dataset.over = heading;
     for (const row of figure.querySelector("tbody").rows) row.cells[head.dataset.column].dataset.label = text;
   });
 }
