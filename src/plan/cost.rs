@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, JobPlace, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{Criterion, PruneSpec};
+use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::{Load, Operator, Program, Trie};
+use crate::stage::operator::{Needs, Wanted};
 use crate::stage::{Cost, KINDS, Stage, activations, distilled, latency, operator, scores, tokens};
 use ghostlab_store::{ObjectKind, Store};
 
@@ -160,7 +161,7 @@ fn of_backbone(
         }
         if !missing.is_empty() {
             operators += missing.len();
-            let (kept, spooled) = sites(plan.grid, backbone, &missing, state)?;
+            let (kept, spooled) = sites(plan.grid, backbone, &missing, state);
             cost += activations::cost(config, calibration.shape(config), &load, [kept, spooled]);
             let site_bytes = activations::site_bytes(config, &load);
             mapped = mapped.max(kept as u64 * site_bytes);
@@ -174,7 +175,9 @@ fn of_backbone(
     let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
     // As many regions of a cut as there may well be.
     let small = 4 * matrix <= Store::SMALL;
-    total.cost.inodes += lacking.iter().map(|(kind, _)| (Stage::of(*kind).inodes)(small)).sum::<u64>();
+    for (kind, _) in &lacking {
+        total.cost.inodes += (Stage::of(*kind)?.inodes)(small);
+    }
     // The folders of kinds, and that of the files of many.
     total.cost.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
@@ -288,24 +291,18 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
 }
 
 /// How many sites of activations will be kept, and how many a pass has to write because a selection may need them.
-fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Result<(usize, usize)> {
-    let (mut kept, mut spooled) = (BTreeSet::new(), BTreeSet::new());
-    for &variant in variants {
-        let cell = &grid.cells[variant.cell];
-        let (Some(criterion), Some(method)) = (criterion_of(grid, variant), &cell.recovery) else { continue };
-        let recovery = &*method.rule;
-        let of = |regions| operator::sites(&*recovery, regions);
-        let known = variant.selection.as_ref().and_then(|key| state.selection(key));
-        match known {
-            Some(selection) => kept.extend(of(selection.regions())),
-            None => {
-                let start = middle(backbone.config.layers, cell.depth)[0];
-                kept.extend(of(vec![(start, start + cell.depth)]));
-                spooled.extend(of(criterion.regions(&cut(backbone, cell.depth))));
-                spooled.extend(criterion.sites(&cut(backbone, cell.depth)));
-            }
-        }
-    }
-    let beyond = spooled.difference(&kept).count();
-    Ok((kept.len(), beyond))
+fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
+    let wanted = |guess: bool| {
+        variants.iter().filter_map(move |variant| {
+            let cell = &grid.cells[variant.cell];
+            let (criterion, recovery) = (&*cell.criterion.as_ref()?.rule, &*cell.recovery.as_ref()?.rule);
+            let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
+            let start = backbone.config.layers.saturating_sub(cell.depth) / 2;
+            let regions = known.or_else(|| guess.then(|| vec![(start, start + cell.depth)]));
+            Some(Wanted { criterion, recovery, cut: cut(backbone, cell.depth), regions })
+        })
+    };
+    let (kept, now) = (Needs::of(wanted(true)).exact, Needs::of(wanted(false)));
+    let beyond = now.perhaps.union(&now.looks).filter(|site| !kept.contains(site)).count();
+    (kept.len(), beyond)
 }

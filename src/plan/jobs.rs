@@ -77,6 +77,6 @@ impl Variant {
 
     /// Its artifacts that any machine may make for all.
     pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
-        self.keys().filter(|key| !Stage::of(key.kind()).here)
+        self.keys().filter(|key| !Stage::is_here(key))
     }
 }

@@ -45,8 +45,8 @@ impl KeepSet {
 
     fn add_unfinished(&mut self, plan: &Plan<'_>, store: &Store) {
         let lead_on = |key: &&Arc<Key>| {
-            let members = Stage::of(key.kind()).members;
-            members.iter().any(|member| matches!(member, Member::Toward(_))) && !store.has(key)
+            let leads = |stage: &Stage| stage.members.iter().any(|member| matches!(member, Member::Toward(_)));
+            Stage::of(key.kind()).is_ok_and(leads) && !store.has(key)
         };
         self.unfinished.extend(plan.keys().filter(lead_on).map(|key| key.hash().to_owned()));
     }
@@ -58,7 +58,7 @@ impl KeepSet {
             Member::Of(fields) => entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash)),
             Member::Toward(parent) => entry.parent(parent).is_some_and(|hash| self.unfinished.contains(&hash)),
         };
-        let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).map(Stage::of);
+        let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
         self.used.contains(&entry.hash) || stage.is_some_and(|stage| stage.members.iter().any(belongs))
     }
 }

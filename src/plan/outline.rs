@@ -98,7 +98,7 @@ impl Outline {
             let backbone = &plan.backbones[backbone];
             let keys = backbone.variants.iter().flat_map(|variant| variant.made_by(job));
             // What holds on one machine alone no other shares in.
-            let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::of(key.kind()).here).map(&mut at).collect();
+            let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_here(key)).map(&mut at).collect();
             if artifacts.is_empty() {
                 continue;
             }

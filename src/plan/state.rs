@@ -35,7 +35,7 @@ impl StoreState {
 
     /// The same as if nothing were stored that holds on this machine alone: it is measured anew.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::of_keys(plan, store, &|key| !Stage::of(key.kind()).here)
+        Self::of_keys(plan, store, &|key| !Stage::is_here(key))
     }
 
     fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
@@ -131,7 +131,7 @@ impl ObjectState {
             Lookup::Damaged(error) => return Self::Damaged(error),
             Lookup::Whole(artifact) => artifact,
         };
-        match Stage::of(key.kind()).check(&artifact, loaded) {
+        match Stage::of(key.kind()).and_then(|stage| stage.check(&artifact, loaded)) {
             Ok(()) => Self::Whole(artifact),
             Err(error) => Self::Damaged(error),
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{CPU, EngineId};
 use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
 
@@ -88,8 +88,21 @@ fn counts_death(claim: &str) -> bool {
 
 impl Stage {
     /// What is known of a kind.
-    pub fn of(kind: ObjectKind) -> &'static Self {
-        STAGES.iter().find(|stage| stage.kind == kind).unwrap_or(&STAGES[0])
+    ///
+    /// # Errors
+    /// Kind `Job`: no stage makes such objects.
+    pub fn of(kind: ObjectKind) -> Result<&'static Self> {
+        STAGES.iter().find(|stage| stage.kind == kind).ok_or_else(|| {
+            Error::job("no stage makes objects of this kind")
+                .expected(KINDS.map(ObjectKind::name).join(", "))
+                .found(kind.name())
+                .hint("its stage lacks its line in `STAGES` (`src/stage/mod.rs`)")
+        })
+    }
+
+    /// Whether an object holds on one machine alone.
+    pub fn is_here(key: &Key) -> bool {
+        Self::of(key.kind()).is_ok_and(|stage| stage.here)
     }
 
     /// Reads what a run relies on; `loaded` where something that is made of the object lacks.
@@ -217,7 +230,7 @@ mod tests {
                 Member::Of(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
                 Member::Toward(_) => false,
             };
-            let ways = Stage::of(member.kind()).members.iter().filter(|of| leads(of)).count();
+            let ways = Stage::of(member.kind()).unwrap().members.iter().filter(|of| leads(of)).count();
             assert_eq!(ways, 1, "{}", member.readable());
         }
     }
@@ -231,6 +244,13 @@ mod tests {
             Member::Of(_) => false,
         };
         assert!(distilled::STAGE.members.iter().any(toward));
+    }
+
+    #[test]
+    fn a_kind_that_no_stage_makes_is_an_error_that_names_it() {
+        let error = Stage::of(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        assert!(error.to_string().contains("rumours") && error.to_string().contains("STAGES"), "{error}");
     }
 
     #[test]

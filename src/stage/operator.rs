@@ -1,5 +1,6 @@
 //! A variant's operators in the store: what stands there, and how it becomes a program.
 
+use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use serde_json::json;
 
 use super::payload::{from_json, to_json};
 use super::{Check, Cost, KeyedBackbone, Stage, activations};
-use crate::calibrate::HookPoint;
-use crate::criterion::Selection;
+use crate::calibrate::{HookPoint, Pair};
+use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::identity::RepairId;
 use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
@@ -46,9 +47,43 @@ pub fn spans(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iter
     regions.into_iter().flat_map(move |(start, end)| recovery.spans(Span { start, end }))
 }
 
-/// The activations that it reads there.
-pub fn sites(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iterator<Item = HookPoint> {
-    spans(recovery, regions).flat_map(move |span| recovery.sites(span))
+/// A variant that lacks its operators, as far as its layers are chosen.
+pub struct Wanted<'a> {
+    pub criterion: &'a dyn Criterion,
+    pub recovery: &'a dyn Recovery,
+    pub cut: PruneSpec<'a>,
+    /// Removed layers, `[start, end)`; none as long as they are not chosen.
+    pub regions: Option<Vec<(usize, usize)>>,
+}
+
+/// What some variants need of a calibration pass together, before and after layers are chosen: plan, cost and run ask here.
+#[derive(Debug, Default)]
+pub struct Needs {
+    /// Activations that recoveries read at what is chosen.
+    pub exact: BTreeSet<HookPoint>,
+    /// Those that they would read at what may be chosen.
+    pub perhaps: BTreeSet<HookPoint>,
+    /// What the choice is made by: activations and similarities.
+    pub looks: BTreeSet<HookPoint>,
+    pub pairs: BTreeSet<Pair>,
+}
+
+impl Needs {
+    pub fn of<'a>(group: impl IntoIterator<Item = Wanted<'a>>) -> Self {
+        let mut needs = Self::default();
+        for Wanted { criterion, recovery, cut, regions } in group {
+            let sites = |regions| spans(recovery, regions).flat_map(|span| recovery.sites(span));
+            match regions {
+                Some(regions) => needs.exact.extend(sites(regions)),
+                None => {
+                    needs.perhaps.extend(sites(criterion.regions(&cut)));
+                    needs.looks.extend(criterion.sites(&cut));
+                    needs.pairs.extend(criterion.pairs(&cut));
+                }
+            }
+        }
+        needs
+    }
 }
 
 /// What repairing variants on one calibration takes, `all` and those that are missing: a pass, and solving each.

@@ -7,7 +7,6 @@ mod pass;
 mod repair;
 mod select;
 mod shards;
-mod sites;
 mod solve;
 mod train;
 mod trials;

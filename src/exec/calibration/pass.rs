@@ -15,6 +15,35 @@ use crate::stage::activations::{ROWS, SUMS, read_sums};
 use ghostlab_store::fault;
 use ghostlab_store::{Draft, Payload, Store, StoredObject};
 
+/// The first pass: all of some sites where they fit the limit, or where there is no choice to wait for. Of more, those that
+/// the choice is made by (`read`), if these fit.
+pub(super) fn first(
+    job: &CalibrationJob<'_>,
+    pairs: BTreeSet<Pair>,
+    read: &BTreeSet<HookPoint>,
+    sites: BTreeSet<HookPoint>,
+) -> PassRequest {
+    let mut request = PassRequest { pairs, sites };
+    let of = |sites: &BTreeSet<HookPoint>| job.shape.bytes() * sites.len() as u64;
+    let bytes = of(&request.sites);
+    let fits = bytes <= job.run.settings.spool_bytes;
+    if !request.is_empty() {
+        job.run.note(format!(
+            "{}: {} sites, {:.1} MB of activations, {}",
+            job.label,
+            request.sites.len(),
+            bytes as f64 / 1e6,
+            if fits { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
+        ));
+    }
+    let waits = !request.pairs.is_empty() || !read.is_empty();
+    if waits && !fits {
+        let may = of(read) <= job.run.settings.spool_bytes;
+        request.sites.retain(|site| may && read.contains(site));
+    }
+    request
+}
+
 /// Runs the dense backbone over every shard of which something is missing.
 pub(super) fn run(
     job: &CalibrationJob<'_>,

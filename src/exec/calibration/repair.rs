@@ -7,7 +7,7 @@ use super::job::CalibrationJob;
 use super::select::{Picked, Selections};
 use super::shards::{self, KeptActivations};
 use super::trials::Trials;
-use super::{pass, sites, solve, train};
+use super::{pass, solve, train};
 use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
@@ -17,7 +17,7 @@ use crate::exec::models::Models;
 use crate::exec::schedule::{Progressed, caught};
 use crate::exec::tokenise;
 use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
-use crate::stage::operator::solve_flops;
+use crate::stage::operator::{Needs, solve_flops};
 use ghostlab_store::{Key, Lookup};
 
 /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
@@ -91,17 +91,15 @@ fn calibrated(
 }
 
 fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
-    let grid = job.run.plan.grid;
     // Select what needs no pass.
     let mut trials = Trials::new(job);
     let mut selections = Selections::before_pass(job, variants, &mut trials)?;
     // Plan the pass.
-    let mut possible = sites::of(grid, variants.iter().map(|variant| (*variant, selections.regions(variant))))?;
-    let read = selections.sites();
-    possible.extend(&read);
+    let Needs { exact, perhaps, looks: read, pairs } = selections.needs(job, variants);
+    let possible = [&exact, &perhaps, &read].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
     kept.find(job, &possible);
-    let request = sites::first_pass(job, selections.pairs(), &read, kept.lacking(&possible));
+    let request = pass::first(job, pairs, &read, kept.lacking(&possible));
     // Collect.
     let similarities = pass::run(job, &job.label, &request, &mut kept)?;
     // Select what waited for the pass.
@@ -110,7 +108,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
     drop(activations);
     let chosen = chosen(job.run, variants, &selections);
-    let sites = sites::of(grid, chosen.iter().map(|(variant, selection)| (*variant, selection.regions())))?;
+    let sites = selections.needs(job, variants).exact;
     shards::clear(job, &request, &sites)?;
     // Collect what was chosen and not spooled.
     let rest = kept.lacking(&sites);

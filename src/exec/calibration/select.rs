@@ -1,16 +1,17 @@
 //! Which layers each variant loses: stored, picked before the calibration pass, or after it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::job::CalibrationJob;
 use super::trials::Trials;
-use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
+use crate::calibrate::{Activations, Similarities};
 use crate::criterion::{self, Criterion, Evidence, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
 use crate::stage;
+use crate::stage::operator::{Needs, Wanted};
 use ghostlab_store::Key;
 
 /// The selections of some variants, each picked once.
@@ -70,16 +71,18 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// The similarities that the pass has to measure.
-    pub(super) fn pairs(&self) -> BTreeSet<Pair> {
-        let waiting = self.by_key.values().filter(|slot| slot.waits());
-        waiting.flat_map(|slot| slot.criterion.pairs(&slot.cut)).collect()
-    }
-
-    /// The activations that criteria read themselves.
-    pub(super) fn sites(&self) -> BTreeSet<HookPoint> {
-        let waiting = self.by_key.values().filter(|slot| slot.waits());
-        waiting.flat_map(|slot| slot.criterion.sites(&slot.cut)).collect()
+    /// What some variants need of a pass, by what is chosen until now; those without a choice for good need nothing.
+    pub(super) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
+        Needs::of(variants.iter().filter_map(|variant| {
+            let (slot, recovery) = (self.slot(variant)?, &job.run.plan.grid.cells[variant.cell].recovery);
+            let regions = match &slot.picked {
+                Picked::Done(selection) => Some(selection.regions()),
+                Picked::Failed(_) => return None,
+                Picked::Waiting => None,
+            };
+            let (criterion, recovery) = (&*slot.criterion, &*recovery.as_ref()?.rule);
+            Some(Wanted { criterion, recovery, cut: slot.cut, regions })
+        }))
     }
 
     /// Picks what waited for the pass.
@@ -96,16 +99,6 @@ impl<'a> Selections<'a> {
 
     pub(super) fn picked(&self, variant: &Variant) -> Option<&Picked> {
         self.slot(variant).map(|slot| &slot.picked)
-    }
-
-    /// The regions that a variant's selection has or may have.
-    pub(super) fn regions(&self, variant: &Variant) -> Vec<(usize, usize)> {
-        let Some(slot) = self.slot(variant) else { return Vec::new() };
-        match &slot.picked {
-            Picked::Done(selection) => selection.regions(),
-            Picked::Failed(_) => Vec::new(),
-            Picked::Waiting => slot.criterion.regions(&slot.cut),
-        }
     }
 
     fn slot(&self, variant: &Variant) -> Option<&SelectionSlot<'a>> {
