@@ -9,7 +9,7 @@
 //! | 4 | [`archive`], [`artifact`], [`export`], [`starter`], [`verify`] |
 //! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
-//! | 1 | [`plan`], [`stage`], [`identity`], [`grid`] |
+//! | 1 | [`plan`], [`stage`], [`work`], [`identity`], [`grid`] |
 //! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
@@ -35,3 +35,4 @@ pub mod results;
 pub mod stage;
 pub mod starter;
 pub mod verify;
+pub mod work;

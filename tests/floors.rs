@@ -17,6 +17,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "installed",
             "grid",
             "identity",
+            "work",
             "stage",
             "plan",
             "exec",

@@ -124,7 +124,7 @@ fn members(of: &BackbonePlan) -> Value {
             "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": key(scores::trial(keyed, tokens, &[0, 2])),
+            "trial": key(trial::key(keyed, tokens, &[0, 2])),
             "trials": named(tokens, scores::journal(keyed, tokens)),
             "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });

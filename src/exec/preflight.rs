@@ -3,13 +3,14 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::event::Reporter;
 use super::preflight_limits;
 use super::prepare::prepare;
-use super::settings::RunSettings;
 use crate::error::Result;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, Quota, StoreState};
+use crate::plan::{Estimate, Plan, Quota, StoreState};
+use crate::work::backbone::BackbonePlan;
+use crate::work::event::Reporter;
+use crate::work::settings::RunSettings;
 use ghostlab_store::{InventoryItem, Store};
 
 /// Where a plan is going to run.

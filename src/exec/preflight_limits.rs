@@ -3,11 +3,12 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::event::{Event, Reporter};
-use super::wait;
 use crate::error::{Error, Result};
 use crate::files::disk;
-use crate::plan::{BackbonePlan, CalibrationPlan, Estimate, Plan, Quota, StoreState, batch_bytes};
+use crate::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
+use crate::work::backbone::{BackbonePlan, CalibrationPlan};
+use crate::work::event::{Event, Reporter};
+use crate::work::wait;
 use ghostlab_store::{InventoryItem, Store};
 
 /// Refuses to begin what the store's disk has no room for, once the bytes that `goes` stands for have gone.

@@ -3,12 +3,13 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::event::{Event, Reporter};
-use super::tokenise::tokenise_missing;
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::check_weights;
-use crate::plan::{BackbonePlan, Plan, Subject};
+use crate::plan::Plan;
+use crate::stage::tokens::tokenise_missing;
+use crate::work::backbone::{BackbonePlan, Subject};
+use crate::work::event::{Event, Reporter};
 use ghostlab_store::Store;
 
 /// Checks every backbone and sees that all tokens are stored.
@@ -20,7 +21,7 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &A
     for backbone in &plan.backbones {
         check(plan.grid, backbone, reporter)?;
     }
-    tokenise_missing(plan, store, reporter, stop)
+    tokenise_missing(plan.given(), &plan.backbones, store, reporter, stop)
 }
 
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {

@@ -9,14 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::event::{Event, Reporter};
-use super::lock::lock;
 use super::time_left::TimeLeft;
 use crate::error::{Error, Result};
 use crate::files::owner;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::{CPU, DeviceName};
+use crate::work::event::{Event, Reporter};
+use crate::work::lock::lock;
 use ghostlab_store::Store;
 
 /// How a run stands.

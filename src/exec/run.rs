@@ -4,26 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use super::context::Context;
-use super::event::{Event, Reporter, Work, WorkKind};
-use super::known_objects::AllStored;
-use super::lock::lock;
-use super::models::{Engines, FromFiles, Models};
 use super::outcome::GridOutcome;
 use super::preflight::{Preflight, Where, preflight};
 use super::preflight_limits;
-use super::programs::Programs;
-use super::schedule::{self, Limits, Progressed, Scheduled, TaskHooks};
-use super::settings::RunSettings;
-use super::share::{SeatClaim, WorkerLimits};
+use super::schedule::{self, Limits, Scheduled, TaskHooks};
+use super::share::SeatClaim;
 use super::stored::scored;
-use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
-use crate::plan::{
-    BackbonePlan, JobCost, JobPlace, Outline, Plan, StoreState, Variant, batch_bytes, job_costs, warnings,
-    weights_budget,
-};
+use crate::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
+use crate::stage::program::Programs;
+use crate::stage::{calibration, latency, scores};
+use crate::work::backbone::{BackbonePlan, JobPlace, Variant};
+use crate::work::context::{Conditions, Context};
+use crate::work::event::{Event, Reporter, Work, WorkKind};
+use crate::work::known_objects::{AllStored, KnownObjects};
+use crate::work::limits::WorkerLimits;
+use crate::work::lock::lock;
+use crate::work::models::{Engines, FromFiles, Models};
+use crate::work::progress::{Progressed, caught};
+use crate::work::settings::RunSettings;
+use crate::work::wait;
 use ghostlab_store::{Attempt, Key, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
@@ -38,8 +39,8 @@ pub fn run(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<GridOutcome> {
-    Shared { settings, store, reporter, stop, terms: None }.run(grid, |context| {
-        let outcome = GridOutcome::read(context.plan, store, &context.failures())?;
+    run_all(grid, Conditions { settings, store, reporter, stop, terms: None }, |plan, context| {
+        let outcome = GridOutcome::read(plan, store, &context.failures())?;
         let (failed, unmade) = (outcome.failed(), outcome.unmade());
         Ok((outcome.cells.len() - failed - unmade, failed, outcome))
     })
@@ -69,8 +70,7 @@ pub fn work(
 ) -> Result<Worked> {
     // All workers count attempts, not each by itself.
     let settings = RunSettings { retries: 0, ..settings };
-    let shared = Shared { settings, store, reporter, stop, terms: Some(terms) };
-    shared.run(grid, |context| {
+    run_all(grid, Conditions { settings, store, reporter, stop, terms: Some(terms) }, |_, context| {
         let (complete, failed) = (context.complete(), context.failures().len());
         if context.left() {
             return Ok((complete, 0, Worked::Left));
@@ -123,71 +123,64 @@ pub(super) fn told_failures(
     failures
 }
 
-/// What a run works with, alone or as one of several workers.
-struct Shared<'a> {
-    settings: RunSettings,
-    store: &'a Store,
-    reporter: &'a dyn Reporter,
-    stop: &'a AtomicBool,
-    terms: Option<WorkerLimits>,
-}
-
-impl Shared<'_> {
-    /// Does what is not done, and ends with what `end` makes of it: how many cells are complete, how many failed, and more.
-    fn run<T>(&self, grid: &Grid, end: impl FnOnce(&Context<'_>) -> Result<(usize, usize, T)>) -> Result<T> {
-        let Self { settings, store, reporter, stop, terms } = *self;
-        let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-        for text in warnings(grid, &plan.inputs.by_path()) {
-            reporter.event(Event::Note { text });
-        }
-        let older = if terms.is_none() { store.of_older_stages() } else { 0 };
-        if older > 0 {
-            let text =
-                format!("{older} stored artifacts are of an older form and left alone; `ghostlab cache ls` lists them");
-            reporter.event(Event::Note { text });
-        }
-        reserve(&plan, store, reporter, stop)?;
-        if settings.retime {
-            reporter.event(Event::Note { text: latency::announced(&plan) });
-        }
-        let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
-        let complete: Vec<usize> =
-            plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
-        let coming = estimate.coming();
-        let clear = |coming| preflight_limits::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
-        clear(coming)?;
-        let flops = estimate.cost.left;
-        let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
-        let outline = Outline::of(&plan, &state)?;
-        let plan_id = outline.keep(store);
-        reporter.event(Event::Planned {
-            cells: grid.cells.len(),
-            complete: complete.len(),
-            scores: scores().count(),
-            scored: scores().filter(|key| state.has(key)).count(),
-            flops,
-            work: pieces(&plan, &state)?,
-            engine: plan.engines(),
-            machine: plan.machine(),
-            plan: plan_id,
-        });
-        let context = Context::new(&plan, &state, store, settings, reporter, stop, terms);
-        context.found_complete(complete.into_iter());
-        state.damages().for_each(|error| context.damaged(error));
-        let mut result = context.check_stop().and_then(|()| execute(&context, &state, &FromFiles));
-        if context.left() {
-            result = Ok(());
-        } else if result.is_ok() {
-            clear(0)?;
-        }
-        let ended = result.and_then(|()| end(&context));
-        let (complete, failed, interrupted) = match &ended {
-            Ok((complete, failed, _)) => (*complete, *failed, false),
-            Err(error) => (context.complete(), context.failures().len(), error.kind() == ErrorKind::Interrupted),
-        };
-        reporter.event(Event::Ended { complete, failed, interrupted });
-        ended.map(|(_, _, ended)| ended)
+/// Does what is not done, and ends with what `end` makes of it: how many cells are complete, how many failed, and more.
+fn run_all<T>(
+    grid: &Grid,
+    conditions: Conditions<'_>,
+    end: impl FnOnce(&Plan<'_>, &Context<'_>) -> Result<(usize, usize, T)>,
+) -> Result<T> {
+    let Conditions { settings, store, reporter, stop, terms } = conditions;
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    for text in warnings(grid, &plan.inputs.by_path()) {
+        reporter.event(Event::Note { text });
     }
+    let older = if terms.is_none() { store.of_older_stages() } else { 0 };
+    if older > 0 {
+        let text =
+            format!("{older} stored artifacts are of an older form and left alone; `ghostlab cache ls` lists them");
+        reporter.event(Event::Note { text });
+    }
+    reserve(&plan, store, reporter, stop)?;
+    if settings.retime {
+        reporter.event(Event::Note { text: latency::announced(&plan.backbones) });
+    }
+    let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let complete: Vec<usize> =
+        plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
+    let coming = estimate.coming();
+    let clear = |coming| preflight_limits::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
+    clear(coming)?;
+    let flops = estimate.cost.left;
+    let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
+    let outline = Outline::of(&plan, &state)?;
+    let plan_id = outline.keep(store);
+    reporter.event(Event::Planned {
+        cells: grid.cells.len(),
+        complete: complete.len(),
+        scores: scores().count(),
+        scored: scores().filter(|key| state.has(key)).count(),
+        flops,
+        work: pieces(&plan, &state)?,
+        engine: plan.engines(),
+        machine: plan.machine(),
+        plan: plan_id,
+    });
+    let context = context(&plan, &state, conditions);
+    context.found_complete(complete.into_iter());
+    state.damages().for_each(|error| context.damaged(error));
+    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FromFiles));
+    if context.left() {
+        result = Ok(());
+    } else if result.is_ok() {
+        clear(0)?;
+    }
+    let ended = result.and_then(|()| end(&plan, &context));
+    let (complete, failed, interrupted) = match &ended {
+        Ok((complete, failed, _)) => (*complete, *failed, false),
+        Err(error) => (context.complete(), context.failures().len(), error.kind() == ErrorKind::Interrupted),
+    };
+    reporter.event(Event::Ended { complete, failed, interrupted });
+    ended.map(|(_, _, ended)| ended)
 }
 
 /// The pieces of a plan that are left to do.
@@ -212,19 +205,25 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 
+/// What the jobs of a plan share.
+pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: Conditions<'a>) -> Context<'a> {
+    let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
+    Context::new(plan.given(), KnownObjects::new(hashes(false), hashes(true)), conditions)
+}
+
 /// Makes what is missing.
-fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
+fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
     let memory = context.settings.memory_bytes();
-    let backbones = || context.plan.backbones.iter();
-    let budget = |backbone: &BackbonePlan| weights_budget(context.plan, backbone, state, memory);
+    let backbones = || plan.backbones.iter();
+    let budget = |backbone: &BackbonePlan| weights_budget(plan, backbone, state, memory);
     let budgets = backbones().map(|backbone| (&*backbone.name, budget(backbone))).collect();
     let held = |backbone: &BackbonePlan| backbone.engine.held_bytes(&backbone.config, budget(backbone));
     let sizes: Vec<u64> = backbones().map(held).collect();
-    let models = &Models::new(&context.plan.inputs, budgets, context.settings.device_memory, engines);
+    let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
     let mut tasks: Vec<Scheduled<'_>> = Vec::new();
-    for (model, backbone) in context.plan.backbones.iter().enumerate() {
-        let batch = batch_bytes(context.plan, backbone, state);
+    for (model, backbone) in plan.backbones.iter().enumerate() {
+        let batch = batch_bytes(plan, backbone, state);
         let mut repairs = Vec::new();
         for (place, calibration) in backbone.calibrations.iter().enumerate() {
             let job = JobPlace::Calibration(place);
@@ -237,11 +236,11 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
                 let step =
-                    attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
+                    attempt(context, &cells, || calibration::make(context, models, backbone, calibration, &own))?;
                 if step == Progressed::Done {
                     context.work_done(&calibration.claim(backbone));
                     // The next calibration may write as much again.
-                    let Context { settings, plan, store, reporter, stop, .. } = context;
+                    let Context { settings, store, reporter, stop, .. } = context;
                     preflight_limits::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
                     context.look_complete(&own);
                 }
@@ -274,7 +273,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 }
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
                 let kept = Mutex::new(&mut *kept);
-                let score = || evaluation::score(context, models, programs, backbone, place, &own, &mut lock(&kept));
+                let score = || scores::make(context, models, programs, backbone, place, &own, &mut lock(&kept));
                 let step = attempt(context, &cells, score)?;
                 if step == Progressed::Busy {
                     return Ok(step);
@@ -293,10 +292,10 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
         }
     }
     let limits = Limits { tasks: context.settings.jobs, memory };
-    let head = GridHead { context, models, programs, spread: context.terms.map(|_| SeatClaim::default()) };
+    let head = GridHead { plan, context, models, programs, spread: context.terms.map(|_| SeatClaim::default()) };
     schedule::run(&tasks, &sizes, limits, &head)?;
     drop(tasks);
-    let timings = timings(context, models, programs, state);
+    let timings = timings(plan, context, models, programs, state);
     if context.terms.is_some() {
         if !timings.is_empty() {
             context.note("latencies are not measured by workers: `ghostlab run` measures them on its machine".into());
@@ -309,6 +308,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
 
 /// What the order of a grid's jobs is asked about.
 struct GridHead<'a> {
+    plan: &'a Plan<'a>,
     context: &'a Context<'a>,
     models: &'a Models<'a>,
     programs: &'a Programs,
@@ -318,13 +318,13 @@ struct GridHead<'a> {
 
 impl TaskHooks for GridHead<'_> {
     fn forget(&self, model: usize) {
-        self.models.forget(&self.context.plan.backbones[model]);
-        self.programs.forget(&self.context.plan.backbones[model]);
+        self.models.forget(&self.plan.backbones[model]);
+        self.programs.forget(&self.plan.backbones[model]);
     }
 
     fn choose(&self, models: &[usize]) -> usize {
         match &self.spread {
-            Some(spread) => spread.choose(self.context.plan, models, self.context.store),
+            Some(spread) => spread.choose(self.plan, models, self.context.store),
             None => models.first().copied().unwrap_or_default(),
         }
     }
@@ -336,13 +336,14 @@ impl TaskHooks for GridHead<'_> {
 
 /// The prompts whose latencies are not all stored.
 fn timings<'a>(
+    plan: &'a Plan<'a>,
     context: &'a Context<'a>,
     models: &'a Models<'a>,
     programs: &'a Programs,
     state: &'a StoreState,
 ) -> Vec<Scheduled<'a>> {
     let mut tasks: Vec<Scheduled<'_>> = Vec::new();
-    for (model, backbone) in context.plan.backbones.iter().enumerate() {
+    for (model, backbone) in plan.backbones.iter().enumerate() {
         for place in 0..backbone.latencies.len() {
             let job = JobPlace::Latency(place);
             if backbone.lacking(job, state).is_empty() {
@@ -350,7 +351,7 @@ fn timings<'a>(
             }
             let work = move || {
                 let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
-                let measure = || latency::measure(context, models, programs, backbone, place);
+                let measure = || latency::make(context, models, programs, backbone, place);
                 let step = attempt(context, &cells, measure)?;
                 if step == Progressed::Done {
                     context.work_done(&backbone.claim(job));
@@ -377,7 +378,7 @@ pub(super) fn attempt(
         Ok(Progressed::Done)
     };
     for left in (0..=context.settings.retries).rev() {
-        let error = match schedule::caught(&job) {
+        let error = match caught(&job) {
             Ok(Progressed::GivenUp(reason)) => return fail(reason),
             Ok(step) => return Ok(step),
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),

@@ -5,27 +5,27 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::calibration;
-use super::context::Context;
-use super::event::Reporter;
-use super::models::{FromFiles, Models};
 use super::preflight::{Preflight, Where, preflight};
-use super::programs::Programs;
-use super::run::attempt;
-use super::schedule::Progressed;
-use super::settings::RunSettings;
+use super::run::{attempt, context};
 use super::stored::sheet;
-use super::tokenise;
 use crate::criterion::Selection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::{EvalSet, choices};
 use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
 use crate::model::{Program, Trie};
-use crate::plan::{BackbonePlan, Evaluation, JobCost, JobPlace, Plan, Subject, Variant, job_costs, weights_budget};
+use crate::plan::{JobCost, Plan, job_costs, weights_budget};
 use crate::stage::operator::{BoundaryResult, figures};
+use crate::stage::program::Programs;
 use crate::stage::selection;
+use crate::stage::{calibration, tokens};
 use crate::tasks::{AccuracyKind, Answered, DocumentResult, Score, Solutions};
+use crate::work::backbone::{BackbonePlan, Evaluation, JobPlace, Subject, Variant};
+use crate::work::context::{Conditions, Context};
+use crate::work::event::Reporter;
+use crate::work::models::{FromFiles, Models};
+use crate::work::progress::Progressed;
+use crate::work::settings::RunSettings;
 use ghostlab_store::Store;
 
 /// A cell of which a part was computed.
@@ -95,7 +95,7 @@ pub fn sample_cost(
 ) -> Result<SampleCost> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
-    let context = Context::new(&plan, &state, store, settings, reporter, stop, None);
+    let context = context(&plan, &state, Conditions { store, settings, reporter, stop, terms: None });
     let costs = job_costs(&plan, &state)?;
     let mut all = SampleCost::default();
     for (place, backbone) in plan.backbones.iter().enumerate() {
@@ -107,7 +107,7 @@ pub fn sample_cost(
                 }
                 JobPlace::Evaluation(at) => {
                     let evaluation = &backbone.evaluations[*at];
-                    let text = tokenise::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
+                    let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
                     text.with_eval_set(settings.batch_tokens, |eval_set| {
                         let (drawn, chunks) = (draw(backbone, evaluation, eval_set.chunks()), eval_set.chunks());
                         let part = drawn.len() as f64 / chunks.max(1) as f64;
@@ -139,7 +139,7 @@ pub fn sample(
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
-    let context = Context::new(&plan, &state, store, settings, reporter, stop, None);
+    let context = context(&plan, &state, Conditions { store, settings, reporter, stop, terms: None });
     let memory = settings.memory_bytes();
     let budget = |backbone: &BackbonePlan| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory));
     let budgets: Vec<(String, u64)> = plan.backbones.iter().map(budget).collect();
@@ -154,7 +154,7 @@ pub fn sample(
                 continue;
             }
             let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-            let repair = || calibration::repair(&context, &models, backbone, calibration, &own);
+            let repair = || calibration::make(&context, &models, backbone, calibration, &own);
             while attempt(&context, &cells, repair)? == Progressed::Busy {
                 context.pause()?;
             }
@@ -207,7 +207,7 @@ fn scores(
         return Ok(all);
     }
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
-        let text = tokenise::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
+        let text = tokens::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.subject);
         text.with_eval_set(context.settings.batch_tokens, |eval_set| {
             let drawn = draw(backbone, evaluation, eval_set.chunks());

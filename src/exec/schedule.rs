@@ -1,21 +1,11 @@
 //! Jobs in the order of what they wait for, several at a time within limits.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
 
-use super::lock::lock;
 use crate::error::{Error, Result};
-
-/// How far a task got.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Progressed {
-    Done,
-    /// Other processes are at what is left of it: something else may be done meanwhile.
-    Busy,
-    /// It was tried as often as it may be, and why it failed.
-    GivenUp(String),
-}
+use crate::work::lock::lock;
+use crate::work::progress::{Progressed, caught};
 
 /// A piece of work and what it needs.
 pub(super) struct Scheduled<'a> {
@@ -132,16 +122,6 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
         }
     });
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
-}
-
-/// Runs a job; a panic in it is its failure.
-pub(super) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<&str>().map(ToString::to_string);
-        let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Error::job("a job panicked, which is a fault of the program")
-            .found(said.unwrap_or_else(|| "a panic without a message".to_string())))
-    })
 }
 
 /// The waiting task that begins next: the first of the model that was chosen, or else of one that is chosen now. Models

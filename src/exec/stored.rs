@@ -13,10 +13,11 @@ use crate::error::Result;
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
 use crate::machine;
-use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
+use crate::plan::Plan;
 use crate::stage::tokens::{extent, solutions};
 use crate::stage::{distilled, latency, operator, scores, selection};
 use crate::tasks::{Answered, Score, Solutions};
+use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {

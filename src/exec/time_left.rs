@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::event::{Event, Work, WorkKind};
+use crate::work::event::{Event, Work, WorkKind};
 
 /// Pieces that run alike: of one backbone, of one kind.
 type Group = (String, WorkKind);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::inputs::{BackboneFiles, Inputs};
 use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::distill::Finetune;
@@ -22,6 +21,7 @@ use crate::model::EngineChoice;
 use crate::recovery::{self, Recovery};
 use crate::stage::tokens::{self, RequestsOf};
 use crate::tasks::{self, Task};
+use crate::work::inputs::{BackboneFiles, Inputs};
 use ghostlab_store::Key;
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.

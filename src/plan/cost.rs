@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::stage::operator::{Needs, Wanted};
-use crate::stage::{Cost, KINDS, Stage, activations, distilled, latency, operator, scores, tokens};
+use crate::stage::{Cost, KINDS, Stage, activations, distilled, latency, operator, scores, tokens, trial};
 use ghostlab_store::{ObjectKind, Store};
 
 /// What a grid costs, and what is left of that.
@@ -147,7 +147,7 @@ fn of_backbone(
         }
         let mut cost = operator::cost(config, &load, pass, [own.len(), missing.len()]);
         for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state)? {
-            cost += scores::trials_cost(config, &sets, left, &load);
+            cost += trial::cost(config, &sets, left, &load);
         }
         // What one pass gives is kept once for all methods of a boundary.
         let (mut read, pass) = (BTreeSet::new(), pass / load.tokens.max(1) as f64);
@@ -246,7 +246,7 @@ impl Trials {
         let tokens = &backbone.calibrations[calibration].tokens;
         let mut all = Vec::new();
         for Deepest { criterion, sets, left } in deepest(plan.grid, backbone, &own, state)? {
-            let stored = |set: &&Vec<usize>| !left || store.has(&scores::trial(backbone.keyed(), tokens, set));
+            let stored = |set: &&Vec<usize>| !left || store.has(&trial::key(backbone.keyed(), tokens, set));
             let (needed, stored) = (sets.len(), sets.iter().filter(stored).count());
             if needed > 0 {
                 all.push(Self { criterion, needed, stored });

@@ -2,17 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{BackbonePlan, StoreState, Variant};
+use super::{BackbonePlan, JobPlace, StoreState, Variant};
 use crate::stage::{Stage, operator};
 use ghostlab_store::Key;
-
-/// One of a backbone's jobs, by its place among its calibrations, evaluations or prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobPlace {
-    Calibration(usize),
-    Evaluation(usize),
-    Latency(usize),
-}
 
 impl BackbonePlan {
     /// Its jobs, in the order in which they begin.
@@ -20,15 +12,6 @@ impl BackbonePlan {
         let calibrations = (0..self.calibrations.len()).map(JobPlace::Calibration);
         let evaluations = (0..self.evaluations.len()).map(JobPlace::Evaluation);
         calibrations.chain(evaluations).chain((0..self.latencies.len()).map(JobPlace::Latency))
-    }
-
-    /// How events and records name a job.
-    pub fn label(&self, job: JobPlace) -> String {
-        match job {
-            JobPlace::Calibration(place) => self.calibrations[place].label(self),
-            JobPlace::Evaluation(place) => format!("{} on {}", self.name, self.evaluations[place].subject),
-            JobPlace::Latency(place) => format!("time {} over {}", self.name, self.latencies[place]),
-        }
     }
 
     /// What the names of a job's claims begin with; its label where no other process shares in it.

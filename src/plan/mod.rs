@@ -3,7 +3,6 @@
 
 mod contents;
 mod cost;
-mod inputs;
 mod jobs;
 mod kept;
 mod outline;
@@ -16,14 +15,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use cost::{Estimate, JobCost, Trials, batch_bytes, job_costs, place_holder, weights_budget};
-pub use inputs::{Inputs, warnings};
-pub use jobs::JobPlace;
 pub use kept::{KeepSet, engines_of};
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};
-pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
 pub use state::{ObjectState, StoreState};
+
+pub use crate::work::backbone::{BackbonePlan, CalibrationPlan, Evaluation, JobPlace, Subject, TrainingPlan, Variant};
+use crate::work::inputs::Given;
+pub use crate::work::inputs::{Inputs, warnings};
 
 use crate::error::Result;
 use crate::grid::Grid;
@@ -53,6 +53,10 @@ impl<'g> Plan<'g> {
         let planned = names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, engine, batch_tokens));
         let backbones = planned.collect::<Result<_>>()?;
         Ok(Self { grid, inputs, backbones, batch_tokens })
+    }
+
+    pub(crate) fn given(&self) -> Given<'_> {
+        Given { grid: self.grid, inputs: &self.inputs }
     }
 
     /// What runs the backbones, in words: mostly one engine.

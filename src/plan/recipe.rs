@@ -1,150 +1,22 @@
 //! From cells to keys: every artifact that a grid asks for, named by what makes it, before anything is made.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::contents::{self, Contents};
-use super::inputs::Inputs;
-use crate::calibrate::ActivationShape;
+use super::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
 use crate::criterion::{Criterion, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
-use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId, beside};
+use crate::grid::{Calibration, Cell, Grid, Method};
+use crate::identity::{CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
-use crate::model::{Config, EngineChoice, EngineRequest, Load};
-use crate::stage::{KeyedBackbone, activations, distilled, latency, operator, scores, selection};
+use crate::model::{Config, EngineRequest};
+use crate::stage::{distilled, latency, operator, scores, selection};
+use crate::work::backbone::KeyedBackbone;
+use crate::work::inputs::Inputs;
 use ghostlab_store::Key;
-
-/// Everything that a backbone's cells need.
-pub struct BackbonePlan {
-    /// What the grid calls it.
-    pub name: String,
-    pub folder: PathBuf,
-    pub config: Config,
-    /// SHA-256 of what its forward pass reads: what it is, whatever it is called and however it is stored.
-    pub content: String,
-    /// What runs it.
-    pub engine: EngineChoice,
-    /// Tokens of a batch.
-    pub batch_tokens: usize,
-    /// The distinct calibrations of its cells.
-    pub calibrations: Vec<CalibrationPlan>,
-    /// The grid's evaluations, in its order: perplexities, then tasks.
-    pub evaluations: Vec<Evaluation>,
-    /// The prompts whose latencies are measured, in the grid's order.
-    pub latencies: Vec<Latency>,
-    /// Its cells, in the grid's order.
-    pub variants: Vec<Variant>,
-}
-
-/// One calibration of one backbone.
-pub struct CalibrationPlan {
-    /// As the first cell names it that needs it. How many sequences an operator is solved on is each variant's own.
-    pub calibration: Calibration,
-    pub identity: Arc<CalibrationId>,
-    pub tokens: Arc<Key>,
-}
-
-/// What is scored.
-#[derive(Debug, Clone)]
-pub enum Subject {
-    Windows(Perplexity),
-    Task(TaskUse),
-}
-
-/// One evaluation of one backbone.
-pub struct Evaluation {
-    pub subject: Subject,
-    /// What is measured: with a variant's identity it is what its numbers are ([`Identity::measured`]).
-    pub measure: Arc<MeasureId>,
-    pub tokens: Arc<Key>,
-    /// The name of its journal and its claims.
-    pub journal: String,
-}
-
-/// `c4@512`, or the task as the grid writes it.
-impl std::fmt::Display for Subject {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Windows(text) => write!(f, "{}@{}", text.corpus, text.length),
-            Self::Task(task) => task.fmt(f),
-        }
-    }
-}
-
-/// One cell with the keys of its artifacts.
-pub struct Variant {
-    /// Its place among the grid's cells.
-    pub cell: usize,
-    /// What it is, whatever the grid calls it.
-    pub identity: Arc<Identity>,
-    /// Its place among the backbone's calibrations; none for the dense backbone, and so below.
-    pub calibration: Option<usize>,
-    pub selection: Option<Arc<Key>>,
-    pub operator: Option<Arc<Key>>,
-    /// How many of the calibration's sequences, its first, the operator is solved on: as its key says.
-    pub fitted: usize,
-    /// What its operator becomes by training; none where it stays as it is solved.
-    pub trained: Option<TrainingPlan>,
-    /// One for each evaluation.
-    pub scores: Vec<Arc<Key>>,
-    /// One for each timed prompt.
-    pub latencies: Vec<Arc<Key>>,
-    /// What is measured of it over each: beside which others is each variant's own.
-    pub prompts: Vec<Arc<MeasureId>>,
-}
-
-/// The training of an operator.
-pub struct TrainingPlan {
-    /// The place of its text among the backbone's calibrations.
-    pub text: usize,
-    pub finetune: Finetune,
-    pub key: Arc<Key>,
-}
-
-impl CalibrationPlan {
-    /// How much text it is: known before any of it is read.
-    pub fn load(&self) -> Load {
-        let Calibration { sequences, length, .. } = self.calibration;
-        Load::windows(sequences.saturating_mul(length), length)
-    }
-
-    /// What events and records call the making of all repairs on it.
-    pub fn label(&self, of: &BackbonePlan) -> String {
-        format!("calibrate {} on {}", of.name, self.calibration)
-    }
-
-    /// What a process claims that makes the repairs on it.
-    pub fn claim(&self, of: &BackbonePlan) -> String {
-        activations::claim(of.keyed(), &self.tokens)
-    }
-
-    /// What a pass over it keeps of a site.
-    pub fn shape(&self, config: &Config) -> ActivationShape {
-        let Calibration { sequences, length, .. } = self.calibration;
-        ActivationShape { sequences, length, channels: config.hidden }
-    }
-}
-
-impl Variant {
-    /// All its artifacts, in the order in which they are made.
-    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
-        self.repairs().chain(&self.scores).chain(&self.latencies)
-    }
-
-    /// Those that it needs before it can run.
-    pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
-        self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
-    }
-
-    /// The operators that it runs with: as they were solved, or trained.
-    pub fn repair(&self) -> Option<&Arc<Key>> {
-        self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
-    }
-}
 
 /// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
 fn training_text(cell: &Cell) -> Option<Calibration> {
@@ -341,26 +213,8 @@ impl BackbonePlan {
             .hint("the paper fine-tunes LLM-Streamline's cuts"))
     }
 
-    /// As keys name it.
-    pub fn keyed(&self) -> KeyedBackbone<'_> {
-        let Self { name, content, engine, batch_tokens, .. } = self;
-        KeyedBackbone { name, content, engine: engine.id(), batch_tokens: *batch_tokens }
-    }
-
     fn cut(&self, depth: usize) -> PruneSpec<'_> {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
-    }
-
-    /// All artifacts that it names; cells that share one name it each.
-    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
-        self.variants.iter().flat_map(Variant::keys).chain(self.tokens())
-    }
-
-    /// All token artifacts, each once.
-    pub fn tokens(&self) -> Vec<&Arc<Key>> {
-        let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));
-        let mut seen = BTreeSet::new();
-        all.filter(|key| seen.insert(key.hash().to_string())).collect()
     }
 }
 

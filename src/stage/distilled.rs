@@ -1,17 +1,24 @@
 //! A variant's operator after its training, and the checkpoints on the way there.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use candle_core::Device;
 use serde_json::json;
 
+use super::activations;
 use super::operator::{self, BoundaryResult};
-use super::{Cost, KeyedBackbone, Member, Stage, activations, teacher};
-use crate::calibrate::ActivationShape;
-use crate::distill::Finetune;
-use crate::error::Result;
+use super::{Cost, KeyedBackbone, Member, Stage, teacher};
+use crate::calibrate::{ActivationShape, Activations};
+use crate::criterion::Selection;
+use crate::distill::{Checkpoint, Finetune, LayersAfter, Training};
+use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
-use crate::model::{CPU, Config, Load, Operator};
-use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+use crate::model::{CPU, Config, Load, Operator, Program, Trie};
+use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
+use crate::work::backbone::{TrainingPlan, Variant};
+use crate::work::calibration_job::CalibrationJob;
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject, fault};
 
 pub const KIND: ObjectKind = ObjectKind::new("distilled", 2);
 
@@ -92,4 +99,127 @@ pub fn store(
 /// Damage.
 pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(object.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
+}
+
+/// How many checkpoints a training leaves on its way, each in the place of the one before.
+const CHECKPOINTS: usize = 20;
+
+/// Trains what is to be trained of some variants and not stored. One whose training fails fails alone.
+///
+/// # Errors
+/// What stops the whole run.
+pub(crate) fn train(
+    job: &CalibrationJob<'_>,
+    chosen: &[(&Variant, &Selection)],
+    activations: &Activations,
+) -> Result<()> {
+    for (variant, selection) in chosen {
+        let Some(plan) = variant.trained.as_ref().filter(|plan| job.run.get(&plan.key).is_none()) else { continue };
+        // Its operator could not be solved.
+        if job.run.failed(variant.cell) {
+            continue;
+        }
+        match one(job, variant, plan, selection, activations) {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                job.run.fail_at(variant.cell, &plan.key, error.one_line());
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    job: &CalibrationJob<'_>,
+    variant: &Variant,
+    plan: &TrainingPlan,
+    selection: &Selection,
+    activations: &Activations,
+) -> Result<()> {
+    let (run, backbone) = (job.run, job.backbone);
+    let [(start, end)] = selection.regions()[..] else {
+        return Err(Error::job("an operator is only fine-tuned at a contiguous cut"));
+    };
+    let missing = || Error::job("its operator is not in the store");
+    let solved = variant.operator.as_ref().and_then(|key| run.get(key)).ok_or_else(missing)?;
+    let tail = || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu);
+    let tail = job.models.read(backbone, tail)?;
+    let lessons = teacher::TrainingData::kept(job, plan, start, &tail)?;
+    let began = Instant::now();
+    let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
+    let mut training = Training::new(&tail, state)?;
+    let (steps, length) = (plan.finetune.sequences, plan.finetune.length);
+    let label = format!("fine-tune {}", run.grid.cells[variant.cell]);
+    // Forwards, and backwards twice that, through what stands after the boundary.
+    let load = Load::windows((steps - training.steps()) * length, length);
+    let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
+    let flops = 3.0 * Trie::new(&[program]).flops(&backbone.config, &load).shared;
+    let id = run.start(job.hold.name(), &label, load.tokens, 0, flops);
+    let every = steps.div_ceil(CHECKPOINTS);
+    while training.steps() < steps {
+        let at = training.steps();
+        fault::here("train");
+        let loss = training.step(lessons.stream(at)?, &lessons.teacher(at)?)?;
+        let done = at + 1;
+        if done.is_multiple_of(every) {
+            run.note(format!("{label}: step {done} of {steps}, loss {loss:.4}"));
+            if done < steps {
+                let seconds = spent + began.elapsed().as_secs_f64();
+                let key = self::checkpoint(&plan.key, done);
+                job.hold.check()?;
+                run.store.put(&key, seconds, &[(STATE, &training.state().to_bytes())])?;
+                job.hold.gone_on();
+                run.store.discard(&self::checkpoint(&plan.key, done - every))?;
+            }
+        }
+        run.advance(id, length)?;
+    }
+    run.finish(id);
+    keep(
+        job,
+        plan,
+        &solved,
+        (Span { start, end }, activations),
+        training.state(),
+        spent + began.elapsed().as_secs_f64(),
+    )?;
+    (1..=CHECKPOINTS).try_for_each(|place| run.store.discard(&self::checkpoint(&plan.key, place * every)))
+}
+
+/// The last checkpoint of a training with the seconds until then, or its beginning.
+fn resumed(
+    job: &CalibrationJob<'_>,
+    plan: &TrainingPlan,
+    start: impl FnOnce() -> Result<Checkpoint>,
+) -> Result<(Checkpoint, f64)> {
+    let every = plan.finetune.sequences.div_ceil(CHECKPOINTS);
+    for place in (1..=CHECKPOINTS).rev() {
+        let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, place * every)) else { continue };
+        let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
+        job.run.note(format!("fine-tuning goes on after step {} of {}", place * every, plan.finetune.sequences));
+        return Ok((state, artifact.meta().seconds));
+    }
+    Ok((start()?, 0.0))
+}
+
+/// Stores a trained operator in the form of a solved one, with its own figures and the losses of its steps.
+fn keep(
+    job: &CalibrationJob<'_>,
+    plan: &TrainingPlan,
+    solved: &StoredObject,
+    (span, activations): (Span, &Activations),
+    state: &Checkpoint,
+    seconds: f64,
+) -> Result<()> {
+    let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
+    let mut results = operator::figures(solved)?;
+    let fitted = activations.shape().sequences;
+    let boundary =
+        Boundary { backbone: &*job.engine, activations, span, fitted, earlier: &[], starts: &job.windows.starts };
+    for result in &mut results {
+        result.operator = Some(operator.key());
+        result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
+    }
+    job.unchanged()?;
+    self::store(job.run.store, &plan.key, seconds, &results, &operator, &state.losses)
 }

@@ -1,16 +1,27 @@
 //! How long a variant takes over one prompt, on one machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::json;
 
-use super::payload::from_json;
+use super::payload::{from_json, to_json};
+use super::program::Programs;
 use super::{Check, Cost, KeyedBackbone, Stage};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
+use crate::heap;
 use crate::identity::{Identity, MeasureId};
-use crate::latency::{LatencyResult, Rounds, passes};
-use crate::model::{Config, Load, Trie};
-use ghostlab_store::{Key, ObjectKind, StoredObject};
+use crate::latency::{
+    LatencyResult, Patience, Prompt, Rounds, Session, Timed, has_diagonal, in_full, interleaved, passes,
+};
+use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
+use crate::work::backbone::{BackbonePlan, JobPlace, Variant};
+use crate::work::context::Context;
+use crate::work::models::Models;
+use crate::work::progress::Progressed;
+use crate::work::timing_lock;
+use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
 // 2: a tied table counts once where it is one, and operators in f32. 4: rounds go on until they are quiet, and ten of them
 // count.
@@ -54,4 +65,225 @@ pub fn cost(config: &Config, all: &Trie, prompt: &Load, left: bool) -> Cost {
 /// Damage.
 pub fn read(object: &StoredObject) -> Result<LatencyResult> {
     from_json(object, LATENCY)
+}
+
+/// A variant that is measured: its program as it is deployed, in full and, where that is another one, by channel.
+struct TimedVariant {
+    key: Arc<Key>,
+    is_dense: bool,
+    full: Program,
+    by_channel: Option<Program>,
+}
+
+/// What `--retime` is going to do, before it does.
+pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
+    let timed = |backbone: &BackbonePlan| {
+        let prompts: Vec<String> = backbone.latencies.iter().map(ToString::to_string).collect();
+        let of = |variant: &Variant| variant.latencies.first().map(|key| key.hash().to_owned());
+        let variants = backbone.variants.iter().filter_map(of).collect::<BTreeSet<_>>().len();
+        let Rounds { warmups, timed } = Rounds::PAPER;
+        (!prompts.is_empty()).then(|| {
+            format!(
+                "{} over {} ({variants} variants side by side, {timed} rounds or more after {warmups} warm-ups)",
+                backbone.name,
+                prompts.join(", ")
+            )
+        })
+    };
+    let timed: Vec<String> = backbones.iter().filter_map(timed).collect();
+    match timed.is_empty() {
+        true => "--retime: nothing is timed here".to_owned(),
+        false => {
+            format!(
+                "--retime: times {} anew, in the place of what is stored of them and of nothing else",
+                timed.join("; ")
+            )
+        }
+    }
+}
+
+/// Measures the variants of a backbone over the prompt at `place`, all of them anew: times of two sessions are not
+/// compared. One without a program fails alone.
+///
+/// # Errors
+/// What stops the whole run, and what all variants suffer from.
+pub(crate) fn make(
+    run: &Context<'_>,
+    models: &Models<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    place: usize,
+) -> Result<Progressed> {
+    let prompt = backbone.latencies[place];
+    let label = backbone.label(JobPlace::Latency(place));
+    let lease = timing_lock::hold(run.store, &label, run.reporter, run.stop)?;
+    let left = |variant: &&Variant| !run.failed(variant.cell);
+    let stored = |variant: &Variant| {
+        let key = &variant.latencies[place];
+        let whole = matches!(run.store.get(key), Lookup::Whole(_));
+        whole.then(|| run.presence.found(key)).is_some()
+    };
+    if !run.settings.retime && backbone.variants.iter().filter(left).all(stored) {
+        return Ok(Progressed::Done);
+    }
+    let candidates = candidates(run, programs, backbone, place)?;
+    let prompt = Prompt { length: prompt.length, batch: prompt.batch };
+    let started = Instant::now();
+    let engine = models.get(backbone)?;
+    let memory = run.settings.memory_bytes();
+    let (config, choice) = (&backbone.config, backbone.engine);
+    let comparison = Comparison { run, config, choice, engine: &*engine, prompt, label: &label, memory };
+    let results = comparison.results(&candidates)?;
+    models.unchanged(backbone)?;
+    if !lease.holds() {
+        run.note(format!("{label}: halted for so long that others may have computed beside it; it is measured again"));
+        return Ok(Progressed::Busy);
+    }
+    let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
+    // What is there stays where it is put, and whoever is killed in between leaves no times of two sessions beside each other.
+    backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[place]))?;
+    for (candidate, result) in candidates.iter().zip(results) {
+        run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
+        run.presence.found(&candidate.key);
+    }
+    Ok(Progressed::Done)
+}
+
+/// The variants that have a program, each once.
+fn candidates(
+    run: &Context<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    place: usize,
+) -> Result<Vec<TimedVariant>> {
+    let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
+    for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
+        let program = match programs.of(run, backbone, variant) {
+            Ok(program) => deployed(&program, &backbone.config).program,
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                run.fail(variant.cell, error.one_line());
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let key = Arc::clone(&variant.latencies[place]);
+        // Two cells may be one variant.
+        if !seen.insert(key.hash().to_string()) {
+            continue;
+        }
+        let full = in_full(&program)?;
+        let by_channel = has_diagonal(&program).then_some(program);
+        candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
+    }
+    Ok(candidates)
+}
+
+/// One comparison.
+struct Comparison<'a> {
+    run: &'a Context<'a>,
+    config: &'a Config,
+    choice: EngineChoice,
+    engine: &'a dyn Engine,
+    prompt: Prompt,
+    label: &'a str,
+    /// Bytes that weights and intermediates may take.
+    memory: u64,
+}
+
+impl Comparison<'_> {
+    fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
+        let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
+        let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
+        let tokens = passes(fit.len(), Rounds::PAPER) * self.prompt.tokens();
+        let load = Load::windows(self.prompt.tokens(), self.prompt.length);
+        let flops = Trie::new(&fit).flops(self.config, &load).separate;
+        let flops = flops * passes(1, Rounds::PAPER) as f64;
+        let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
+        let mut goes_on = false;
+        let mut after = |asked: bool| {
+            if asked {
+                return self.run.advance_timing(job, self.prompt.tokens());
+            }
+            // They are no progress in what was announced.
+            if !std::mem::replace(&mut goes_on, true) {
+                let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
+                let label = self.label;
+                self.run.note(format!(
+                    "{label}: the first {first} rounds are noise; up to {rounds} more are made, for as long as those took or \
+                     {seconds:.0} s"
+                ));
+            }
+            self.run.check_stop()
+        };
+        let session = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, &mut after);
+        let Session { timed, first } = session.map_err(|error| error.at(self.label.to_string()))?;
+        // What did not fit has no place among the timed ones.
+        let mut timed = timed.into_iter();
+        let mut next = |program: &Program| match self.fits(program).then(|| timed.next()).flatten() {
+            Some(Timed::Milliseconds(times)) => Some(times),
+            _ => None,
+        };
+        let mut results = Vec::new();
+        for candidate in candidates {
+            let times = next(&candidate.full);
+            let by_channel = candidate.by_channel.as_ref().and_then(&mut next);
+            let weight_bytes = self.choice.needed_bytes(self.config, &candidate.full);
+            let intermediate_bytes = match &times {
+                Some(_) => self.intermediates(&candidate.full)?,
+                None => None,
+            };
+            results.push(LatencyResult {
+                times,
+                by_channel,
+                dense: None,
+                first,
+                weight_bytes,
+                intermediate_bytes,
+                dense_bytes: None,
+            });
+        }
+        let dense = candidates.iter().zip(&results).find(|(of, _)| of.is_dense).map(|(_, result)| result.clone());
+        for result in &mut results {
+            result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
+            result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
+        }
+        self.run.finish(job);
+        Ok(results)
+    }
+
+    /// Whether weights and intermediates lie in this machine's memory. A device of its own tells when its own is used up.
+    fn in_memory(&self) -> bool {
+        self.engine.id().device == "cpu"
+    }
+
+    /// Whether memory is likely to suffice for a pass.
+    fn fits(&self, program: &Program) -> bool {
+        let wanted = self.choice.needed_bytes(self.config, program) + self.config.batch_bytes(self.prompt.tokens(), 1);
+        !self.in_memory() || wanted <= self.memory
+    }
+
+    /// The most bytes that a pass holds at a time beside the weights. It runs on one new thread: what a thread keeps for later
+    /// counts, and how many threads share a product does not.
+    fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
+        // Weights that are made when a step needs them would count as intermediates.
+        let by_need = self.choice.weight_bytes(self.config) > self.memory;
+        if !self.in_memory() || by_need {
+            return Ok(None);
+        }
+        let mut ends = Vec::new();
+        let thread = rayon::ThreadPoolBuilder::new().num_threads(1).spawn_handler(|thread| {
+            ends.push(std::thread::Builder::new().spawn(|| thread.run())?);
+            Ok(())
+        });
+        let failed =
+            |error: rayon::ThreadPoolBuildError| Error::job("a thread cannot be started").found(error.to_string());
+        let thread = thread.build().map_err(failed)?;
+        let batch = self.prompt.as_batch(self.config.vocab);
+        let trie = Trie::new(std::slice::from_ref(program));
+        let (done, most) = heap::high_water(|| thread.install(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        drop(thread);
+        // What it kept is free before the next count begins.
+        ends.into_iter().for_each(|end| drop(end.join()));
+        done.map(|()| most)
+    }
 }

@@ -3,22 +3,26 @@
 //! none.
 
 pub mod activations;
+pub(crate) mod calibration;
+pub(crate) mod chunks;
 pub mod distilled;
 pub mod latency;
 pub mod operator;
 pub mod payload;
+pub(crate) mod program;
 pub mod scores;
 pub mod selection;
 pub mod teacher;
 pub mod tokens;
+pub mod trial;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::model::{CPU, EngineId};
+pub use crate::work::backbone::KeyedBackbone;
 use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
 
 /// What generic code asks of a kind of stored objects.
@@ -78,12 +82,12 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
 };
 
 /// What every store of this program is opened with.
-pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
+pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: chunks::KIND, counts_death };
 
 /// A claim that is held while something is computed is of a calibration, or of a chunk. Of other claims it says nothing that
 /// their owner died.
 fn counts_death(claim: &str) -> bool {
-    activations::is_claim(claim) || scores::is_claim(claim)
+    activations::is_claim(claim) || chunks::is_claim(claim)
 }
 
 impl Stage {
@@ -115,37 +119,6 @@ impl Stage {
             Check::Whole | Check::Only(_) => object.verify(),
             Check::Never => Ok(()),
         }
-    }
-}
-
-/// A backbone with what computes it, as keys name them.
-#[derive(Debug, Clone, Copy)]
-pub struct KeyedBackbone<'a> {
-    /// What the grid calls it.
-    pub name: &'a str,
-    /// SHA-256 of what its forward pass reads.
-    pub content: &'a str,
-    pub engine: EngineId,
-    /// Tokens of a batch, on which the last digits of scores depend.
-    pub batch_tokens: usize,
-}
-
-impl KeyedBackbone<'_> {
-    /// The backbone and what its numbers depend on where it runs. Keys are older than the word engine: the CPU's have no
-    /// name in them, another engine's have its name beside float type and device class.
-    fn on_engine(&self) -> Value {
-        let EngineId { name, dtype, device } = self.engine;
-        let mut of = json!({"backbone": self.content, "dtype": dtype, "device": device});
-        if name != CPU.name {
-            of["engine"] = json!(name);
-        }
-        of
-    }
-
-    /// Who computes with another engine shares no chunks and no claims: what fails there need not fail here. Names are
-    /// older than the word engine: the CPU's have none in them.
-    fn other_engine(&self) -> String {
-        if self.engine == CPU { String::new() } else { format!(" {}", self.engine) }
     }
 }
 
@@ -218,7 +191,7 @@ mod tests {
         let members = [
             (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
             (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
-            (scores::trial(backbone, &tokens, &[1, 2]), scores::trials(backbone, &tokens).key()),
+            (trial::key(backbone, &tokens, &[1, 2]), trial::family(backbone, &tokens).key()),
             (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
         ];
         for (member, family) in members {

@@ -3,18 +3,22 @@
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::payload::{from_json, to_json};
 use super::{Check, Cost, KeyedBackbone, Stage, activations};
-use crate::calibrate::{HookPoint, Pair};
+use crate::calibrate::{Activations, HookPoint, Pair};
 use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
+use crate::grid::Cell;
 use crate::identity::RepairId;
 use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
-use crate::recovery::{Recovery, RepairMetrics, Span};
+use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
+use crate::work::backbone::Variant;
+use crate::work::calibration_job::CalibrationJob;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // 2: keys name the activations, and have every option filled in. 3: what is solved on how many sequences is what the key says,
@@ -258,4 +262,71 @@ fn load(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
         bytemuck::pod_collect_to_vec::<u8, u32>(&values).into_iter().map(|b| f32::from_bits(u32::from_le(b))).collect();
     let form = name.split('.').nth(1).unwrap_or_default();
     Operator::from_parts(form, values)
+}
+
+/// The recovery of a cell that is not the dense one.
+pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
+    let method = cell.recovery.as_ref().map(|of| &*of.rule);
+    method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))
+}
+
+/// Solves a variant's operators and stores them.
+///
+/// # Errors
+/// Kind `Job`: the cell cannot be repaired, and why.
+pub(crate) fn solve(
+    job: &CalibrationJob<'_>,
+    variant: &Variant,
+    selection: &Selection,
+    activations: &Activations,
+    key: &Key,
+) -> Result<()> {
+    let started = Instant::now();
+    let recovery = recovery_of(&job.run.grid.cells[variant.cell])?;
+    let spans: Vec<Span> = self::spans(recovery, selection.regions()).collect();
+    let (mut results, mut matrices, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
+    for &span in &spans {
+        let boundary = Boundary {
+            backbone: &*job.engine,
+            activations,
+            span,
+            fitted: variant.fitted,
+            earlier: &earlier,
+            starts: &job.windows.starts,
+        };
+        let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
+        let began = Instant::now();
+        let solution = recovery.solve(&boundary).map_err(place)?;
+        let solve_seconds = began.elapsed().as_secs_f64();
+        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
+        let placed = match &solution.repair {
+            Repair::Cut => None,
+            Repair::Stream(_) => Some(PlacedRepair::Stream),
+            Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
+            Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
+        };
+        let operator = solution.repair.operator();
+        let reasons = if operator.is_some() { recovery::degenerate(&boundary)? } else { Vec::new() };
+        if let Some(operator) = operator {
+            matrices.push(self::payload(results.len(), operator)?);
+        }
+        results.push(BoundaryResult {
+            region: (span.start, span.end),
+            operator: operator.map(|operator| operator.key()),
+            placed,
+            undetermined: !reasons.is_empty(),
+            notes: reasons.into_iter().chain(solution.notes).collect(),
+            rank: solution.system.map(|_| rank),
+            condition: condition.is_finite().then_some(condition),
+            losses: solution.losses,
+            solve_seconds,
+            numbers: RepairMetrics::of(&boundary, &solution.repair)?,
+        });
+        earlier.push((span, solution.repair));
+    }
+    job.unchanged()?;
+    self::store(job.run.store, key, started.elapsed().as_secs_f64(), &results, &matrices)?;
+    job.run.kept();
+    job.hold.gone_on();
+    Ok(())
 }

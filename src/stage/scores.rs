@@ -1,36 +1,29 @@
 //! What a variant scores on one text or task, and what a backbone without some layers scores on a calibration's text.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Check, Cost, Family, KeyedBackbone, Member, Stage};
-use crate::error::Result;
-use crate::files::sha256;
+use super::chunks::{ChunkRun, ChunkState, dense, files};
+use super::program::Programs;
+use super::tokens::{self, Text};
+use super::{Check, Cost, KeyedBackbone, Member, Stage, trial};
+use crate::error::{ErrorKind, Result};
 use crate::identity::Identity;
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Load, Program, Trie};
-use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+use crate::work::backbone::{BackbonePlan, JobPlace, Variant};
+use crate::work::context::Context;
+use crate::work::models::Models;
+use crate::work::progress::Progressed;
+use ghostlab_store::Key;
 
-// 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
-// rounds no logits.
-pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
+pub use super::chunks::{KIND, journal, read};
 
 /// Scores lie in files of many.
 pub const STAGE: Stage =
-    Stage { kind: KIND, check: Check::Whole, inodes: |_| 0, members: &[Member::Of(&[REMOVED])], here: false };
-
-/// The field that tells a trial from the whole backbone on the same tokens.
-const REMOVED: &str = "removed";
-
-/// One or two numbers a window or choice, as `f64` in little-endian order.
-pub const VALUES: &str = "values.f64";
-
-fn dense(backbone: KeyedBackbone<'_>) -> Value {
-    let mut of = backbone.on_engine();
-    of["batch"] = json!(backbone.batch_tokens);
-    of
-}
+    Stage { kind: KIND, check: Check::Whole, inodes: |_| 0, members: &[Member::Of(&[trial::REMOVED])], here: false };
 
 /// The scores of a variant. Where it runs stands in its operator's key already.
 pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Arc<Key>, what: &Arc<Identity>) -> Key {
@@ -38,27 +31,6 @@ pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Ar
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
     Key::new(KIND, of, parents).named(backbone.name).about(what)
-}
-
-/// The scores of the bare backbone without some layers, on a calibration's tokens. The whole one stands for all of them.
-pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
-    Family::new(KIND, dense(backbone), tokens, backbone)
-}
-
-/// Those without one set of layers.
-pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &[usize]) -> Key {
-    trials(backbone, tokens).member([(REMOVED, json!(removed))])
-}
-
-/// The name of the journal, and of the claims, of what is scored on some tokens.
-pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
-    let KeyedBackbone { content, batch_tokens, .. } = backbone;
-    sha256::of_bytes(format!("{content} {} {batch_tokens}{}", tokens.hash(), backbone.other_engine()))
-}
-
-/// Whether a claim is of a chunk: a journal's name and a number.
-pub(super) fn is_claim(name: &str) -> bool {
-    name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }
 
 /// What scoring all variants takes, whose trie `all` is, and what of it is `missing`.
@@ -73,33 +45,72 @@ pub fn cost(config: &Config, all: &Trie, missing: &[Program], load: &Load) -> Co
     cost
 }
 
-/// What trials take; a step of a greedy search waits for the one before it: each size is a run of its own.
-pub fn trials_cost(config: &Config, sets: &[Vec<usize>], left: bool, load: &Load) -> Cost {
-    let mut cost = Cost::default();
-    for run in sets.chunk_by(|a, b| a.len() == b.len()) {
-        let programs: Vec<Program> = run.iter().map(|set| Program::pruned(config.layers, set, |_| None)).collect();
-        let flops = Trie::new(&programs).flops(config, load).shared;
-        let (left, inodes) = if left { (flops, files(config.layers)) } else { (0.0, 0) };
-        cost += Cost { separate: flops, shared: flops, left, inodes, disk: 0 };
-    }
-    cost
-}
+/// A scoring to which a process comes back after others were at it.
+pub(crate) type Kept = Option<(Text, ChunkState)>;
 
-/// Files of so many scores that are stored together.
-fn files(scores: usize) -> u64 {
-    scores.div_ceil(Store::TOGETHER) as u64
-}
-
-/// The values of stored scores.
+/// Scores some variants on the evaluation at `place`. One without a program fails alone. What is `kept` is gone on with.
 ///
 /// # Errors
-/// Damage.
-pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
-    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
-    Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
+/// What stops the whole run, and what all variants suffer from.
+pub(crate) fn make(
+    run: &Context<'_>,
+    models: &Models<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    place: usize,
+    variants: &[&Variant],
+    kept: &mut Kept,
+) -> Result<Progressed> {
+    let evaluation = &backbone.evaluations[place];
+    let label = backbone.label(JobPlace::Evaluation(place));
+    let program = |key: &Key| program(run, programs, backbone, variants, key);
+    let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
+        text.with_eval_set(run.settings.batch_tokens, |eval_set| {
+            let journal = evaluation.journal.clone();
+            step(&ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None })
+        })
+    };
+    let (text, mut scoring) = match kept.take() {
+        Some((text, scoring)) => (text, Some(scoring)),
+        None => {
+            let mut keys: Vec<_> = variants.iter().map(|variant| variant.scores[place].clone()).collect();
+            // Two cells may be one variant: the same key needs one score.
+            let mut seen = BTreeSet::new();
+            keys.retain(|key| seen.insert(key.hash().to_string()));
+            let text = tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
+            let mut scoring = None;
+            on(&text, &mut |job| {
+                scoring = Some(job.begin(std::mem::take(&mut keys))?);
+                Ok(Progressed::Done)
+            })?;
+            (text, scoring)
+        }
+    };
+    let Some(going) = &mut scoring else { return Ok(Progressed::Done) };
+    let step = on(&text, &mut |job| job.go_on(going))?;
+    if step == Progressed::Busy {
+        *kept = scoring.map(|scoring| (text, scoring));
+    }
+    Ok(step)
 }
 
-/// The payload that [`read`] reads.
-pub fn bytes(values: &[f64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+/// The program of those variants whose scores have a key. Where they have none, they fail.
+fn program(
+    run: &Context<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    variants: &[&Variant],
+    key: &Key,
+) -> Result<Option<Program>> {
+    let mut found = None;
+    for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
+        match programs.of(run, backbone, variant) {
+            Ok(program) => found = Some(program),
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                run.fail(variant.cell, error.one_line());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }

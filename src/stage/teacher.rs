@@ -1,15 +1,22 @@
 //! The likeliest tokens that a whole backbone predicts for some sequences of a text.
 
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::json;
 
-use super::activations::range;
-use super::{Check, Family, KeyedBackbone, Member, Stage};
-use crate::distill::{Finetune, TopTokens};
+use super::activations::{KeptActivations, ROWS, range, rows_key};
+use super::{Check, Family, KeyedBackbone, Member, Stage, tokens};
+use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
+use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
 use crate::error::{Error, Result};
-use ghostlab_store::{Key, ObjectKind, StoredObject};
+use crate::model::{Load, Program, Trie};
+use crate::work::backbone::TrainingPlan;
+use crate::work::calibration_job::CalibrationJob;
+use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 
 // 2: as with scores' 4.
 pub const KIND: ObjectKind = ObjectKind::new("teacher", 3);
@@ -60,4 +67,175 @@ pub fn read(object: &StoredObject, positions: Range<usize>, all: usize) -> Resul
         tokens: tokens.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
         logits: logits.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
     })
+}
+
+/// Rows whose logits are there at a time.
+const LOGIT_ROWS: usize = 256;
+
+/// What a training reads, sequence by sequence.
+pub(super) struct TrainingData {
+    shape: ActivationShape,
+    site: HookPoint,
+    streams: Activations,
+    /// By shard.
+    tops: Vec<StoredObject>,
+    shards: Vec<Range<usize>>,
+    /// As long as they are read, nothing of them is cleared away.
+    _pin: Pin,
+}
+
+impl TrainingData {
+    /// Those of a text at a boundary: what is stored, the rest from a dense pass, shard by shard.
+    pub(super) fn kept(
+        job: &CalibrationJob<'_>,
+        plan: &TrainingPlan,
+        boundary: usize,
+        tail: &LayersAfter,
+    ) -> Result<Self> {
+        let (run, backbone) = (job.run, job.backbone);
+        let text_tokens = &backbone.calibrations[plan.text].tokens;
+        let windows = tokens::windows(run, backbone, text_tokens)?;
+        let shape =
+            ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
+        let (site, last) = (HookPoint::Stream(boundary), HookPoint::Stream(backbone.config.layers));
+        let sites = BTreeSet::from([site]);
+        let shards: Vec<Range<usize>> = shape.shards().collect();
+        let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
+        let text = CalibrationJob {
+            models: job.models,
+            run,
+            backbone,
+            engine: std::sync::Arc::clone(&job.engine),
+            tokens: text_tokens,
+            windows,
+            label: label.clone(),
+            shape,
+            hold: job.hold,
+        };
+        // The text may be another calibration's, which clears up after itself.
+        let pin = run.store.pin(shards.iter().map(|shard| rows_key(&text, site, shard)));
+        let mut kept = KeptActivations::default();
+        kept.find(&text, &sites);
+        let mut tops: Vec<Option<StoredObject>> =
+            shards.iter().map(|shard| run.get(&self::shard(backbone.keyed(), text_tokens, shard))).collect();
+        let mut left: Vec<usize> = (0..shards.len()).filter(|&at| tops[at].is_none() || !kept.has(site, at)).collect();
+        let load = Load::windows(left.iter().map(|&at| shards[at].len() * shape.length).sum(), shape.length);
+        if !left.is_empty() {
+            let program = Program::dense(backbone.config.layers);
+            let flops = Trie::new(&[program]).flops(&backbone.config, &load).shared;
+            let id = run.start(job.hold.name(), &label, load.tokens, 0, flops);
+            while !left.is_empty() {
+                let mut others = Vec::new();
+                for at in left {
+                    // Trainings of other calibrations may ask for the same: each shard is made once.
+                    let name = self::claim(backbone.keyed(), text_tokens, &shards[at]);
+                    let Some(_lease) = run.claim(&name, &format!("{label}, shard {}", at + 1))? else {
+                        others.push(at);
+                        continue;
+                    };
+                    let stored = (
+                        run.get(&rows_key(&text, site, &shards[at])),
+                        run.get(&self::shard(backbone.keyed(), text_tokens, &shards[at])),
+                    );
+                    let (rows, top) = match stored {
+                        (Some(rows), Some(top)) => {
+                            run.advance_elsewhere(id, shards[at].len() * shape.length);
+                            (rows, top)
+                        }
+                        (_, top) => text.lesson(id, [site, last], &shards[at], tail, top)?,
+                    };
+                    kept.add(shape, at, [(site, rows)]);
+                    tops[at] = Some(top);
+                }
+                left = others;
+                if !left.is_empty() {
+                    run.pause()?;
+                }
+            }
+            run.finish(id);
+        }
+        let streams = kept.open(shape, &sites)?;
+        Ok(Self { shape, site, streams, tops: tops.into_iter().flatten().collect(), shards, _pin: pin })
+    }
+
+    /// What enters the first removed layer, `[positions, C]`.
+    pub(super) fn stream(&self, sequence: usize) -> Result<&[f32]> {
+        self.streams.rows(self.site, sequence * self.shape.length..(sequence + 1) * self.shape.length)
+    }
+
+    pub(super) fn teacher(&self, sequence: usize) -> Result<TopTokens> {
+        let lost = || Error::job("what the teacher said vanished from the store");
+        let at = self.shards.iter().position(|shard| shard.contains(&sequence)).ok_or_else(lost)?;
+        let (shard, length) = (&self.shards[at], self.shape.length);
+        let first = (sequence - shard.start) * length;
+        self::read(&self.tops[at], first..first + length, shard.len() * length)
+    }
+}
+
+impl CalibrationJob<'_> {
+    /// One shard of a dense pass: the stream at the boundary, and what the head makes of the last one where that is not stored.
+    fn lesson(
+        &self,
+        id: usize,
+        [site, last]: [HookPoint; 2],
+        shard: &Range<usize>,
+        tail: &LayersAfter,
+        top: Option<StoredObject>,
+    ) -> Result<(StoredObject, StoredObject)> {
+        fault::here("teach");
+        let (store, started) = (self.run.store, Instant::now());
+        let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
+        let mut draft = store.draft()?;
+        let payload = draft.payload(ROWS)?;
+        let mut spool = Both { site, payload, last, ends: Vec::new() };
+        let ends = if top.is_some() { None } else { Some(last) };
+        let request = PassRequest { sites: ends.into_iter().chain([site]).collect(), ..PassRequest::default() };
+        let progress = |tokens| self.run.advance(id, tokens);
+        let batch = self.run.settings.batch_tokens;
+        let mut pieces = [Piece { windows, first_sequence: shard.start, spool: &mut spool }];
+        calibrate::run(&*self.engine, &mut pieces, batch, &request, progress)
+            .map_err(|error| error.at(self.label.clone()))?;
+        let Both { payload, ends, .. } = spool;
+        payload.close().map_err(|error| unwritten(&error))?;
+        let (mut tokens, mut logits): (Vec<u32>, Vec<f32>) = Default::default();
+        for rows in ends.chunks(LOGIT_ROWS * self.shape.channels) {
+            let top = top_tokens(&tail.project_rows(rows)?, Finetune::TOP_TOKENS)?;
+            tokens.extend(top.tokens);
+            logits.extend(top.logits);
+        }
+        self.unchanged()?;
+        let seconds = started.elapsed().as_secs_f64() / 2.0;
+        let key = self::shard(self.backbone.keyed(), self.tokens, shard);
+        let put = || store.put(&key, seconds, &self::payloads(&tokens, &logits));
+        let top = top.map_or_else(put, Ok)?;
+        let rows = store.commit(draft, &rows_key(self, site, shard), seconds)?;
+        self.hold.gone_on();
+        Ok((rows, top))
+    }
+}
+
+/// Takes the stream at the boundary into the store, and keeps what enters the final norm.
+struct Both {
+    site: HookPoint,
+    payload: Payload,
+    last: HookPoint,
+    ends: Vec<f32>,
+}
+
+impl Spool for Both {
+    fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
+        if site == self.last {
+            self.ends.extend_from_slice(rows);
+        }
+        if site == self.site {
+            self.payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| unwritten(&error))?;
+        }
+        Ok(())
+    }
+}
+
+fn unwritten(error: &std::io::Error) -> Error {
+    Error::missing("cannot write what a training reads")
+        .found(error.to_string())
+        .hint("free some room on the store's disk, or name another folder with --store")
 }

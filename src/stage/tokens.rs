@@ -1,9 +1,13 @@
 //! Token ids in the store: the windows of a text, the requests of a task.
 
+mod make;
+
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+pub(crate) use make::{text, tokenise_missing, windows};
 
 use super::payload::{from_json, to_json};
 use super::{Check, Stage};

@@ -205,7 +205,8 @@ impl RunState {
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, LENGTH).unwrap();
-        crate::exec::tokenise::tokenise_missing(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
+        crate::stage::tokens::tokenise_missing(plan.given(), &plan.backbones, &store, &(), &AtomicBool::new(false))
+            .unwrap();
         plan
     }
 
@@ -327,8 +328,9 @@ impl RunState {
         let recorder = Recorder::worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
         let state = StoreState::read(plan, store);
-        let context = Context::new(plan, &state, store, settings(), &recorder, stop, Some(WorkerLimits::default()));
-        execute(&context, &state, &Paced(Arc::clone(pace)))
+        let (settings, terms) = (settings(), Some(WorkerLimits::default()));
+        let context = context(plan, &state, Conditions { store, settings, reporter: &recorder, stop, terms });
+        execute(plan, &context, &state, &Paced(Arc::clone(pace)))
     }
 }
 

@@ -3,30 +3,45 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
+use super::backbone::{Subject, Variant};
 use super::event::{Event, JobStarted, Reporter};
+use super::inputs::{Given, Inputs};
 use super::known_objects::KnownObjects;
+use super::limits::WorkerLimits;
 use super::lock::lock;
 use super::settings::RunSettings;
-use super::share::WorkerLimits;
 use super::timing_lock;
 use super::wait::{self, Pause};
 use crate::error::{Error, Result};
-use crate::plan::{Plan, StoreState, Subject, Variant};
+use crate::grid::Grid;
 use ghostlab_store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
-/// A run at work.
-pub(super) struct Context<'a> {
-    pub(super) plan: &'a Plan<'a>,
-    pub(super) store: &'a Store,
-    pub(super) settings: RunSettings,
-    pub(super) reporter: &'a dyn Reporter,
-    pub(super) stop: &'a AtomicBool,
+/// What a run is given, alone or as one of several workers.
+#[derive(Clone, Copy)]
+pub(crate) struct Conditions<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) settings: RunSettings,
+    pub(crate) reporter: &'a dyn Reporter,
+    pub(crate) stop: &'a AtomicBool,
     /// Of a worker.
-    pub(super) terms: Option<WorkerLimits>,
-    pub(super) presence: KnownObjects,
+    pub(crate) terms: Option<WorkerLimits>,
+}
+
+/// A run at work.
+pub(crate) struct Context<'a> {
+    pub(crate) grid: &'a Grid,
+    pub(crate) inputs: &'a Inputs,
+    pub(crate) store: &'a Store,
+    pub(crate) settings: RunSettings,
+    pub(crate) reporter: &'a dyn Reporter,
+    pub(crate) stop: &'a AtomicBool,
+    /// Of a worker.
+    pub(crate) terms: Option<WorkerLimits>,
+    pub(crate) presence: KnownObjects,
     /// The hashes of the scores that were stored here.
     scores: Mutex<BTreeSet<String>>,
     idle: Mutex<Idle>,
@@ -49,23 +64,20 @@ struct Idle {
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn new(
-        plan: &'a Plan<'a>,
-        state: &StoreState,
-        store: &'a Store,
-        settings: RunSettings,
-        reporter: &'a dyn Reporter,
-        stop: &'a AtomicBool,
-        terms: Option<WorkerLimits>,
+    pub(crate) fn new(
+        Given { grid, inputs }: Given<'a>,
+        presence: KnownObjects,
+        Conditions { store, settings, reporter, stop, terms }: Conditions<'a>,
     ) -> Self {
         Self {
-            plan,
+            grid,
+            inputs,
             store,
             settings,
             reporter,
             stop,
             terms,
-            presence: KnownObjects::new(state),
+            presence,
             scores: Mutex::default(),
             idle: Mutex::new(Idle { since: store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
@@ -76,77 +88,77 @@ impl<'a> Context<'a> {
     }
 
     /// Notes that a cell has no result. The first reason stays.
-    pub(super) fn fail(&self, cell: usize, reason: String) {
+    pub(crate) fn fail(&self, cell: usize, reason: String) {
         let mut failures = lock(&self.failures);
         if let Entry::Vacant(free) = failures.entry(cell) {
-            let cell = self.plan.grid.cells[cell].to_string();
+            let cell = self.grid.cells[cell].to_string();
             self.reporter.event(Event::Failed { cell, reason: reason.clone() });
             free.insert(reason);
         }
     }
 
     /// The same of a cell for which an artifact could not be made; others are told of the attempt.
-    pub(super) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
+    pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
         if !self.failed(cell) {
-            self.store.note_attempt(key.hash(), &self.plan.grid.cells[cell].to_string(), &reason);
+            self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
         }
         self.fail(cell, reason);
     }
 
     /// Why nobody is to try a piece of work again, by the name of its claim or the hash of its artifact. A run by itself
     /// tries again whatever was.
-    pub(super) fn given_up(&self, name: &str) -> Option<String> {
+    pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.terms?.given_up(&self.store.attempts(name))
     }
 
-    pub(super) fn failed(&self, cell: usize) -> bool {
+    pub(crate) fn failed(&self, cell: usize) -> bool {
         lock(&self.failures).contains_key(&cell)
     }
 
-    pub(super) fn failures(&self) -> BTreeMap<usize, String> {
+    pub(crate) fn failures(&self) -> BTreeMap<usize, String> {
         lock(&self.failures).clone()
     }
 
     /// Notes the cells that are complete before the run begins.
-    pub(super) fn found_complete(&self, cells: impl Iterator<Item = usize>) {
+    pub(crate) fn found_complete(&self, cells: impl Iterator<Item = usize>) {
         lock(&self.complete).extend(cells);
     }
 
     /// Tells which of some variants are complete now and were not before.
-    pub(super) fn look_complete(&self, variants: &[&Variant]) {
+    pub(crate) fn look_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
             let mut complete = lock(&self.complete);
             let whole = || variant.keys().all(|key| self.presence.knows(key.hash()));
             if !complete.contains(&variant.cell) && whole() {
                 complete.insert(variant.cell);
-                let cell = self.plan.grid.cells[variant.cell].to_string();
+                let cell = self.grid.cells[variant.cell].to_string();
                 self.reporter.event(Event::Complete { cell, complete: complete.len() });
             }
         }
     }
 
-    pub(super) fn complete(&self) -> usize {
+    pub(crate) fn complete(&self) -> usize {
         lock(&self.complete).len()
     }
 
     /// Notes that scores were stored here.
-    pub(super) fn stored_scores(&self, key: &Key) {
+    pub(crate) fn stored_scores(&self, key: &Key) {
         self.presence.found(key);
         lock(&self.scores).insert(key.hash().to_owned());
     }
 
     /// Whether new scores are told of: a worker tells of its own, and reads no others.
-    pub(super) fn tells_of(&self, key: &Key) -> bool {
+    pub(crate) fn tells_of(&self, key: &Key) -> bool {
         self.terms.is_none() || lock(&self.scores).contains(key.hash())
     }
 
     /// Tells a cell's new value.
-    pub(super) fn scored(&self, cell: usize, on: &Subject, value: f64) {
-        self.reporter.event(Event::Scored { cell: self.plan.grid.cells[cell].to_string(), on: on.to_string(), value });
+    pub(crate) fn scored(&self, cell: usize, on: &Subject, value: f64) {
+        self.reporter.event(Event::Scored { cell: self.grid.cells[cell].to_string(), on: on.to_string(), value });
     }
 
     /// Tells that a job begins; its number.
-    pub(super) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
+    pub(crate) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
         let id = self.jobs.fetch_add(1, Relaxed);
         self.reporter.event(Event::Started(JobStarted {
             id,
@@ -160,43 +172,43 @@ impl<'a> Context<'a> {
     }
 
     /// A part of a job was done. What comes next waits while times are measured on this machine.
-    pub(super) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
+    pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
         self.advance_timing(job, tokens)?;
         timing_lock::keep(self.store, self.reporter, self.stop)
     }
 
     /// The same of who measures them.
-    pub(super) fn advance_timing(&self, job: usize, tokens: usize) -> Result<()> {
+    pub(crate) fn advance_timing(&self, job: usize, tokens: usize) -> Result<()> {
         self.worked();
         self.reporter.event(Event::Advanced { job, tokens, elsewhere: false });
         self.check_stop()
     }
 
     /// Tells that another process has done a part of a job.
-    pub(super) fn advance_elsewhere(&self, job: usize, tokens: usize) {
+    pub(crate) fn advance_elsewhere(&self, job: usize, tokens: usize) {
         self.reporter.event(Event::Advanced { job, tokens, elsewhere: true });
     }
 
-    pub(super) fn finish(&self, job: usize) {
+    pub(crate) fn finish(&self, job: usize) {
         self.reporter.event(Event::Finished { job });
     }
 
     /// Tells that nothing is left of a piece of the plan.
-    pub(super) fn work_done(&self, work: &str) {
+    pub(crate) fn work_done(&self, work: &str) {
         self.reporter.event(Event::WorkDone { work: work.to_owned() });
     }
 
     /// Tells that what was done is stored.
-    pub(super) fn kept(&self) {
+    pub(crate) fn kept(&self) {
         self.reporter.event(Event::Kept);
     }
 
-    pub(super) fn note(&self, text: String) {
+    pub(crate) fn note(&self, text: String) {
         self.reporter.event(Event::Note { text });
     }
 
     /// Tells of damage, once for each damaged thing.
-    pub(super) fn damaged(&self, error: &Error) {
+    pub(crate) fn damaged(&self, error: &Error) {
         if lock(&self.told).insert(error.one_line()) {
             self.note(format!("{}; made anew", error.one_line()));
         }
@@ -204,12 +216,12 @@ impl<'a> Context<'a> {
 
     /// # Errors
     /// The user asked to stop.
-    pub(super) fn check_stop(&self) -> Result<()> {
+    pub(crate) fn check_stop(&self) -> Result<()> {
         wait::check(self.stop)
     }
 
     /// What is stored under a key, verified; damage is told and counts as absent.
-    pub(super) fn get(&self, key: &Key) -> Option<StoredObject> {
+    pub(crate) fn get(&self, key: &Key) -> Option<StoredObject> {
         match self.store.get(key) {
             Lookup::Whole(artifact) => Some(artifact),
             Lookup::Absent => None,
@@ -222,7 +234,7 @@ impl<'a> Context<'a> {
     }
 
     /// Claims a piece of work; none where another process is at it, which is said once.
-    pub(super) fn claim(&self, name: &str, what: &str) -> Result<Option<Lease>> {
+    pub(crate) fn claim(&self, name: &str, what: &str) -> Result<Option<Lease>> {
         if self.store.still_theirs(name) {
             return Ok(None);
         }
@@ -239,7 +251,7 @@ impl<'a> Context<'a> {
     }
 
     /// Something was done here.
-    pub(super) fn worked(&self) {
+    pub(crate) fn worked(&self) {
         let mut idle = lock(&self.idle);
         (idle.since, idle.pause) = (self.store.now(), Pause::default());
     }
@@ -248,7 +260,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// The user asked to stop, or a worker's patience has ended ([`Self::left`]).
-    pub(super) fn pause(&self) -> Result<()> {
+    pub(crate) fn pause(&self) -> Result<()> {
         let mut pause = lock(&self.idle).pause;
         pause.wait(self.store, self.stop)?;
         let mut idle = lock(&self.idle);
@@ -261,7 +273,7 @@ impl<'a> Context<'a> {
     }
 
     /// Whether it left because nothing was left to do.
-    pub(super) fn left(&self) -> bool {
+    pub(crate) fn left(&self) -> bool {
         lock(&self.idle).left
     }
 }

@@ -23,11 +23,18 @@ pub struct Inputs {
     contents: BTreeMap<PathBuf, String>,
 }
 
+/// A grid and what it reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Given<'a> {
+    pub(crate) grid: &'a Grid,
+    pub(crate) inputs: &'a Inputs,
+}
+
 /// The hashes that tell one backbone from another.
-pub(super) struct BackboneFiles {
+pub(crate) struct BackboneFiles {
     /// Of what its forward pass reads.
-    pub(super) content: String,
-    pub(super) tokenizer: String,
+    pub(crate) content: String,
+    pub(crate) tokenizer: String,
 }
 
 fn appeared(file: &Path) -> Error {
@@ -38,7 +45,7 @@ fn appeared(file: &Path) -> Error {
 
 impl Inputs {
     /// Reads the files: configs, tokenizers, weights, corpora, tasks. (Not the grid: its meaning counts, not its bytes.)
-    pub(super) fn read(grid: &Grid, store: &Store) -> Result<Self> {
+    pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {
             files.extend(["config.json", "tokenizer.json"].map(|name| backbone.path.join(name)));
@@ -59,11 +66,11 @@ impl Inputs {
         Ok(Self { documents: inputs.documents(grid)?, contents, ..inputs })
     }
 
-    pub(super) fn of(&self, file: &Path) -> Result<&str> {
+    pub(crate) fn of(&self, file: &Path) -> Result<&str> {
         self.by_path.get(file).map(Input::sha256).ok_or_else(|| appeared(file))
     }
 
-    pub(super) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
+    pub(crate) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
         Ok(BackboneFiles {
             content: self.contents.get(folder).ok_or_else(|| appeared(folder))?.clone(),
             tokenizer: self.of(&folder.join("tokenizer.json"))?.to_string(),
@@ -117,7 +124,7 @@ impl Inputs {
     }
 
     /// How many documents of a task are scored at most: a limit that leaves none out is none, so that both are one cell.
-    pub(super) fn limit(&self, used: &TaskUse) -> Result<Option<f64>> {
+    pub(crate) fn limit(&self, used: &TaskUse) -> Result<Option<f64>> {
         let (Some(limit), Some(&documents)) = (used.limit, self.documents.get(&used.name)) else {
             return Ok(used.limit);
         };

@@ -2,11 +2,11 @@
 
 use std::cell::Cell;
 
+use super::context::Context;
 use crate::error::{Error, Result};
-use crate::exec::context::Context;
 use ghostlab_store::Lease;
 
-pub(in crate::exec) struct Hold<'a> {
+pub(crate) struct Hold<'a> {
     run: &'a Context<'a>,
     lease: Lease,
     name: &'a str,
@@ -14,7 +14,7 @@ pub(in crate::exec) struct Hold<'a> {
 }
 
 impl<'a> Hold<'a> {
-    pub(super) fn new(run: &'a Context<'a>, lease: Lease, name: &'a str) -> Self {
+    pub(crate) fn new(run: &'a Context<'a>, lease: Lease, name: &'a str) -> Self {
         Self { run, lease, name, gone_on: Cell::new(false) }
     }
 
@@ -22,21 +22,21 @@ impl<'a> Hold<'a> {
     ///
     /// # Errors
     /// It is another's, or about to be: this process was halted for longer than others wait ([`Self::is_lost`]).
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
     }
 
     /// The claim's name.
-    pub(in crate::exec) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.name
     }
 
-    pub(super) fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         !self.lease.holds()
     }
 
     /// Something of the work was stored: where processes died before, it was not at what is left.
-    pub(in crate::exec) fn gone_on(&self) {
+    pub(crate) fn gone_on(&self) {
         if !self.gone_on.replace(true) {
             self.run.store.forgive_deaths(self.name);
         }

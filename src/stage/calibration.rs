@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use super::hold::Hold;
-use super::job::CalibrationJob;
-use super::select::{Picked, Selections};
-use super::shards::{self, KeptActivations};
-use super::trials::Trials;
-use super::{pass, solve, train};
+use super::activations::{self, KeptActivations};
+use super::operator::{self, Needs, solve_flops};
+use super::selection::{Picked, Selections};
+use super::trial::Trials;
+use super::{distilled, tokens};
 use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
-use crate::exec::context::Context;
-use crate::exec::known_objects::AllStored;
-use crate::exec::models::Models;
-use crate::exec::schedule::{Progressed, caught};
-use crate::exec::tokenise;
-use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
-use crate::stage::operator::{Needs, solve_flops};
+use crate::work::backbone::{BackbonePlan, CalibrationPlan, Variant};
+use crate::work::calibration_job::CalibrationJob;
+use crate::work::context::Context;
+use crate::work::hold::Hold;
+use crate::work::known_objects::AllStored;
+use crate::work::models::Models;
+use crate::work::progress::{Progressed, caught};
 use ghostlab_store::{Key, Lookup};
 
 /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
@@ -25,7 +24,7 @@ use ghostlab_store::{Key, Lookup};
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
-pub(in crate::exec) fn repair(
+pub(crate) fn make(
     run: &Context<'_>,
     models: &Models<'_>,
     backbone: &BackbonePlan,
@@ -82,7 +81,7 @@ fn calibrated(
     label: &str,
     hold: &Hold<'_>,
 ) -> Result<()> {
-    let windows = tokenise::windows(run, backbone, &plan.tokens)?;
+    let windows = tokens::windows(run, backbone, &plan.tokens)?;
     let engine = models.get(backbone)?;
     let shape =
         ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
@@ -99,9 +98,9 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let possible = [&exact, &perhaps, &read].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
     kept.find(job, &possible);
-    let request = pass::first(job, pairs, &read, kept.lacking(&possible));
+    let request = activations::first(job, pairs, &read, kept.lacking(&possible));
     // Collect.
-    let similarities = pass::run(job, &job.label, &request, &mut kept)?;
+    let similarities = activations::run(job, &job.label, &request, &mut kept)?;
     // Select what waited for the pass.
     let all_kept = kept.lacking(&read).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
@@ -109,15 +108,15 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     drop(activations);
     let chosen = chosen(job.run, variants, &selections);
     let sites = selections.needs(job, variants).exact;
-    shards::clear(job, &request, &sites)?;
+    activations::clear(job, &request, &sites)?;
     // Collect what was chosen and not spooled.
     let rest = kept.lacking(&sites);
     kept.find(job, &rest);
     let second = PassRequest { sites: rest, ..PassRequest::default() };
-    pass::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
+    activations::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
     let activations = kept.open(job.shape, &sites)?;
     solve_all(job, &chosen, &activations)?;
-    train::train(job, &chosen, &activations)
+    distilled::train(job, &chosen, &activations)
 }
 
 /// Solves the operators that are not stored. One that cannot be solved fails its cell alone.
@@ -136,7 +135,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     let flops = count as f64 * solve_flops(job.shape.channels, tokens);
     let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
     for (variant, selection, key) in lacking {
-        match solve::solve(job, variant, selection, activations, key) {
+        match operator::solve(job, variant, selection, activations, key) {
             Err(error) if error.kind() == ErrorKind::Job => run.fail_at(variant.cell, key, error.one_line()),
             solved => solved?,
         }

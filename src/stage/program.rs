@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use super::context::Context;
-use super::lock::lock;
+use super::{operator, selection};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::{Program, whole};
-use crate::plan::{BackbonePlan, Variant};
-use crate::stage::{operator, selection};
+use crate::work::backbone::{BackbonePlan, Variant};
+use crate::work::context::Context;
+use crate::work::lock::lock;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// The program of a variant, from the store.
@@ -42,7 +42,7 @@ fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
 /// Programs by the hashes of their operators, or of the backbone that has operators of its own, and selections by theirs: each
 /// is read once for all texts.
 #[derive(Default)]
-pub(super) struct Programs {
+pub(crate) struct Programs {
     programs: Mutex<HashMap<String, Program>>,
     selections: Mutex<HashMap<String, Selection>>,
 }
@@ -52,7 +52,7 @@ impl Programs {
     ///
     /// # Errors
     /// Kinds `Job` and `Damaged`: what the variant lacks.
-    pub(super) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
+    pub(crate) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return self.whole(run, backbone);
         };
@@ -83,13 +83,13 @@ impl Programs {
             return Ok(program.clone());
         }
         let read = || whole(&backbone.config, &backbone.folder);
-        let program = run.plan.inputs.guarded(&[&backbone.folder], read)?;
+        let program = run.inputs.guarded(&[&backbone.folder], read)?;
         lock(&self.programs).insert(backbone.content.clone(), program.clone());
         Ok(program)
     }
 
     /// Frees the programs of a backbone whose jobs are done.
-    pub(super) fn forget(&self, backbone: &BackbonePlan) {
+    pub(crate) fn forget(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.programs);
         for operator in backbone.variants.iter().filter_map(Variant::repair) {
             programs.remove(operator.hash());

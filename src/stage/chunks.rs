@@ -1,46 +1,91 @@
 //! Scoring variants on a text or a task: chunk by chunk, each chunk's results kept as it comes, so that a run that was
 //! stopped in any way goes on where it was, and two processes at the same work share it.
 
-mod parts;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(super) use parts::ChunkState;
 use parts::{ChunkClaim, ChunkGroup, ChunkSweep, ScoredVariant, Tries, Unflushed};
+use serde_json::{Value, json};
 
-use super::calibration::Hold;
-use super::context::Context;
-use super::known_objects::AllStored;
-use super::models::Models;
-use super::schedule::{Progressed, caught};
-use super::timing_lock;
+use super::KeyedBackbone;
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
+use crate::files::sha256;
 use crate::model::{Program, Trie};
-use crate::plan::BackbonePlan;
-use crate::stage::scores::{KIND, VALUES, bytes, read};
-use ghostlab_store::fault;
-use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease};
+use crate::work::backbone::BackbonePlan;
+use crate::work::context::Context;
+use crate::work::hold::Hold;
+use crate::work::known_objects::AllStored;
+use crate::work::models::Models;
+use crate::work::progress::{Progressed, caught};
+use crate::work::timing_lock;
+use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, ObjectKind, Store, StoredObject, fault};
+
+mod parts;
+
+pub(crate) use parts::ChunkState;
+
+// 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
+// rounds no logits.
+pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
+
+/// One or two numbers a window or choice, as `f64` in little-endian order.
+pub const VALUES: &str = "values.f64";
+
+pub(super) fn dense(backbone: KeyedBackbone<'_>) -> Value {
+    let mut of = backbone.on_engine();
+    of["batch"] = json!(backbone.batch_tokens);
+    of
+}
+
+/// The name of the journal, and of the claims, of what is scored on some tokens.
+pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
+    let KeyedBackbone { content, batch_tokens, .. } = backbone;
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}", tokens.hash(), backbone.other_engine()))
+}
+
+/// Whether a claim is of a chunk: a journal's name and a number.
+pub(super) fn is_claim(name: &str) -> bool {
+    name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
+}
+
+/// Files of so many scores that are stored together.
+pub(super) fn files(scores: usize) -> u64 {
+    scores.div_ceil(Store::TOGETHER) as u64
+}
+
+/// The values of stored scores.
+///
+/// # Errors
+/// Damage.
+pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
+    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
+    Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
+}
+
+/// The payload that [`read`] reads.
+pub fn bytes(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+}
 
 /// Variants of one backbone on one text or task.
-pub(super) struct ChunkRun<'a> {
-    pub(super) run: &'a Context<'a>,
-    pub(super) models: &'a Models<'a>,
-    pub(super) backbone: &'a BackbonePlan,
-    pub(super) eval_set: &'a dyn EvalSet,
-    pub(super) label: &'a str,
+pub(crate) struct ChunkRun<'a> {
+    pub(crate) run: &'a Context<'a>,
+    pub(crate) models: &'a Models<'a>,
+    pub(crate) backbone: &'a BackbonePlan,
+    pub(crate) eval_set: &'a dyn EvalSet,
+    pub(crate) label: &'a str,
     /// What runs a variant, by the key of its scores; none where it has no program, which is said then.
-    pub(super) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
+    pub(crate) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
-    pub(super) journal: String,
+    pub(crate) journal: String,
     /// The calibration that it is a part of.
-    pub(super) within: Option<&'a Hold<'a>>,
+    pub(crate) within: Option<&'a Hold<'a>>,
 }
 
 impl ChunkRun<'_> {
     /// The values of each variant: stored ones as they are, the others scored and stored.
-    pub(super) fn scores(&self, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
+    pub(crate) fn scores(&self, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
         let stored = |key: &Arc<Key>| {
             let artifact = self.run.get(key)?;
             read(&artifact).ok()
@@ -71,7 +116,7 @@ impl ChunkRun<'_> {
     }
 
     /// Takes up the scoring of some variants where it is.
-    pub(super) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
+    pub(crate) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
         let new = |key| ScoredVariant { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false };
@@ -108,7 +153,7 @@ impl ChunkRun<'_> {
     }
 
     /// Computes what nobody else is at, and stores what is whole.
-    pub(super) fn go_on(&self, scoring: &mut ChunkState) -> Result<Progressed> {
+    pub(crate) fn go_on(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
                 ChunkSweep::Worked => self.run.worked(),

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use super::backbone::BackbonePlan;
+use super::inputs::Inputs;
 use super::lock::lock;
 use crate::error::Result;
 use crate::model::{CPU, Engine};
-use crate::plan::{BackbonePlan, Inputs};
 
 /// Where engines come from: of a test, somewhere else than from weight files.
-pub(super) trait Engines: Sync {
+pub(crate) trait Engines: Sync {
     /// Makes a backbone ready within so many bytes of weights in memory, and of another device's memory.
     ///
     /// # Errors
@@ -18,7 +19,7 @@ pub(super) trait Engines: Sync {
 }
 
 /// The engines of a plan.
-pub(super) struct FromFiles;
+pub(crate) struct FromFiles;
 
 impl Engines for FromFiles {
     fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
@@ -27,7 +28,7 @@ impl Engines for FromFiles {
 }
 
 /// Engines by the names of their backbones.
-pub(super) struct Models<'a> {
+pub(crate) struct Models<'a> {
     inputs: &'a Inputs,
     /// Bytes of weights that each backbone may have in memory, by name.
     budgets: HashMap<&'a str, u64>,
@@ -38,7 +39,7 @@ pub(super) struct Models<'a> {
 }
 
 impl<'a> Models<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         inputs: &'a Inputs,
         budgets: HashMap<&'a str, u64>,
         device: Option<u64>,
@@ -48,7 +49,7 @@ impl<'a> Models<'a> {
     }
 
     /// A backbone, read when it is first asked for.
-    pub(super) fn get(&self, backbone: &BackbonePlan) -> Result<Arc<dyn Engine>> {
+    pub(crate) fn get(&self, backbone: &BackbonePlan) -> Result<Arc<dyn Engine>> {
         let mut loaded = lock(&self.loaded);
         if let Some(engine) = loaded.get(&backbone.name) {
             return Ok(Arc::clone(engine));
@@ -66,7 +67,7 @@ impl<'a> Models<'a> {
     ///
     /// # Errors
     /// Exit code 2, naming the file.
-    pub(super) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
+    pub(crate) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
         let engine = backbone.engine;
         if engine.id().device == CPU.device && self.budget(backbone) >= engine.weight_bytes(&backbone.config) {
             return Ok(());
@@ -78,7 +79,7 @@ impl<'a> Models<'a> {
     ///
     /// # Errors
     /// What `read` refuses; exit code 2, naming the file, where one has changed.
-    pub(super) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
         self.inputs.guarded(&[&backbone.folder], read)
     }
 
@@ -87,7 +88,7 @@ impl<'a> Models<'a> {
     }
 
     /// Frees a backbone whose jobs are done.
-    pub(super) fn forget(&self, backbone: &BackbonePlan) {
+    pub(crate) fn forget(&self, backbone: &BackbonePlan) {
         lock(&self.loaded).remove(&backbone.name);
     }
 }

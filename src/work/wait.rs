@@ -1,6 +1,7 @@
 //! Waiting for other processes: said, less and less often asked, and ended when the user wants to stop.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::event::{Event, Reporter};
@@ -9,7 +10,7 @@ use ghostlab_store::{ClaimResult, Lease, Store};
 
 /// # Errors
 /// The user asked to stop.
-pub(super) fn check(stop: &AtomicBool) -> Result<()> {
+pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
         return Err(Error::interrupted("stopped before the grid was finished")
             .hint("nothing is lost: the same command goes on from here"));
@@ -20,7 +21,7 @@ pub(super) fn check(stop: &AtomicBool) -> Result<()> {
 /// How long to wait before asking again: each time half as long again, so that a wait is found ended after half its own
 /// length at most, and hundreds of processes that wait for hours ask a file server little.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pause(Duration);
+pub(crate) struct Pause(Duration);
 
 impl Pause {
     const FIRST: Duration = Duration::from_millis(50);
@@ -28,7 +29,7 @@ impl Pause {
 
     /// # Errors
     /// The user asked to stop.
-    pub(super) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
+    pub(crate) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
         store.sleep(self.0, stop);
         check(stop)?;
         self.0 = (self.0 * 3 / 2).min(Self::MOST);

@@ -19,7 +19,7 @@ pub fn timing_claim() -> &'static str {
 ///
 /// # Errors
 /// As [`wait::claim`].
-pub(super) fn hold(store: &Store, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
+pub(crate) fn hold(store: &Store, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
     wait::claim(store, timing_claim(), what, reporter, stop)
 }
 
@@ -27,7 +27,7 @@ pub(super) fn hold(store: &Store, what: &str, reporter: &dyn Reporter, stop: &At
 ///
 /// # Errors
 /// As [`wait::claim`].
-pub(super) fn keep(store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+pub(crate) fn keep(store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     if store.with_claims(|claims| claims.contains(timing_claim()))? {
         hold(store, "measuring times on this machine", reporter, stop).map(drop)?;
     }

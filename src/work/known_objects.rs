@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::lock::lock;
-use crate::plan::StoreState;
 use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 
 /// Between two listings of all artifacts of a kind: some hundred operations.
@@ -17,7 +16,7 @@ const FEW: usize = 64;
 
 /// How some artifacts stand together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AllStored {
+pub(crate) enum AllStored {
     All,
     /// The first is not there, or another that was looked for.
     Lacking,
@@ -26,7 +25,7 @@ pub(super) enum AllStored {
 }
 
 #[derive(Default)]
-pub(super) struct KnownObjects(Mutex<Known>);
+pub(crate) struct KnownObjects(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -38,37 +37,36 @@ struct Known {
 }
 
 impl KnownObjects {
-    pub(super) fn new(state: &StoreState) -> Self {
-        let hashes = |damaged: bool| state.hashes(damaged).map(str::to_owned).collect();
-        Self(Mutex::new(Known { there: hashes(false), damaged: hashes(true), listed: HashMap::new() }))
+    pub(crate) fn new(there: HashSet<String>, damaged: HashSet<String>) -> Self {
+        Self(Mutex::new(Known { there, damaged, listed: HashMap::new() }))
     }
 
     /// It was read or written whole.
-    pub(super) fn found(&self, key: &Key) {
+    pub(crate) fn found(&self, key: &Key) {
         let mut known = lock(&self.0);
         known.damaged.remove(key.hash());
         known.there.insert(key.hash().to_owned());
     }
 
-    pub(super) fn damaged(&self, key: &Key) {
+    pub(crate) fn damaged(&self, key: &Key) {
         let mut known = lock(&self.0);
         known.there.remove(key.hash());
         known.damaged.insert(key.hash().to_owned());
     }
 
     /// Whether an artifact is stored.
-    pub(super) fn has(&self, store: &Store, key: &Key) -> bool {
+    pub(crate) fn has(&self, store: &Store, key: &Key) -> bool {
         lock(&self.0).has(store, key)
     }
 
     /// Whether an artifact is known to be stored; nobody is asked.
-    pub(super) fn knows(&self, hash: &str) -> bool {
+    pub(crate) fn knows(&self, hash: &str) -> bool {
         lock(&self.0).there.contains(hash)
     }
 
     /// Whether some artifacts are all stored. Who stores a text stores it of all variants: of hundreds one is asked for, and
     /// only where it is there the others.
-    pub(super) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> AllStored {
+    pub(crate) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> AllStored {
         let mut known = lock(&self.0);
         let lacking: Vec<&Arc<Key>> = keys.into_iter().filter(|key| !known.there.contains(key.hash())).collect();
         let Some((first, others)) = lacking.split_first() else { return AllStored::All };

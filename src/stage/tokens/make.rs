@@ -9,18 +9,19 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use super::context::Context;
-use super::event::{Event, Reporter};
-use super::wait;
+use super::{TaskTokens, Text, read_windows, store_requests, store_windows};
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
 use crate::files::limit::TextLimit;
 use crate::grid::{Calibration, TaskUse};
 use crate::machine;
-use crate::plan::{BackbonePlan, Plan, Subject};
-use crate::stage::tokens::{TaskTokens, Text, read_windows, store_requests, store_windows};
 use crate::tasks::{self, DocumentLimit, Items, Task};
+use crate::work::backbone::{BackbonePlan, Subject};
+use crate::work::context::Context;
+use crate::work::event::{Event, Reporter};
+use crate::work::inputs::Given;
+use crate::work::wait;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Something to tokenise for one backbone.
@@ -40,14 +41,15 @@ enum What<'a> {
 ///
 /// # Errors
 /// A corpus or a task that cannot be tokenised; or that `stop` was set.
-pub(super) fn tokenise_missing(
-    plan: &Plan<'_>,
+pub(crate) fn tokenise_missing(
+    given: Given<'_>,
+    backbones: &[BackbonePlan],
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<()> {
     let look = || -> Vec<(&BackbonePlan, Vec<Wanted<'_>>)> {
-        let all = plan.backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
+        let all = backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
         all.filter(|(_, wanted)| !wanted.is_empty()).collect()
     };
     if look().is_empty() {
@@ -60,21 +62,21 @@ pub(super) fn tokenise_missing(
     if missing.is_empty() {
         return Ok(());
     }
-    let sources = Sources::read(plan, missing.iter().flat_map(|(_, wanted)| wanted))?;
+    let sources = Sources::read(given, missing.iter().flat_map(|(_, wanted)| wanted))?;
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
     reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
     for (backbone, wanted) in missing {
-        let tokenizer = tokenizer(plan, backbone)?;
+        let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|wanted| {
             wait::check(stop)?;
-            tokenise(plan, backbone, wanted, &tokenizer, &sources, store)
+            tokenise(given, backbone, wanted, &tokenizer, &sources, store)
         })?;
     }
     Ok(())
 }
 
 /// The tokens of a text or task; damaged ones are made anew.
-pub(super) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
+pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     let read = |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
         Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
@@ -83,7 +85,7 @@ pub(super) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject
 }
 
 /// The windows of a text; damaged ones are made anew.
-pub(super) fn windows(run: &Context<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
+pub(crate) fn windows(run: &Context<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
     tokens(run, backbone, key, read_windows)
 }
 
@@ -96,7 +98,7 @@ fn tokens<T>(
     if let Some(artifact) = run.get(key) {
         return read(&artifact);
     }
-    remake(run.plan, backbone, key, run.store)?;
+    remake(Given { grid: run.grid, inputs: run.inputs }, backbone, key, run.store)?;
     match run.store.get(key) {
         Lookup::Whole(artifact) => read(&artifact),
         _ => Err(Error::job("tokens vanished from the store").at(key.short().to_string())),
@@ -104,11 +106,11 @@ fn tokens<T>(
 }
 
 /// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
-fn remake(plan: &Plan<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
+fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<Wanted<'_>> = all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
-    let sources = Sources::read(plan, wanted.iter())?;
-    let tokenizer = tokenizer(plan, backbone)?;
-    wanted.iter().try_for_each(|wanted| tokenise(plan, backbone, wanted, &tokenizer, &sources, store))
+    let sources = Sources::read(given, wanted.iter())?;
+    let tokenizer = tokenizer(given, backbone)?;
+    wanted.iter().try_for_each(|wanted| tokenise(given, backbone, wanted, &tokenizer, &sources, store))
 }
 
 /// Everything of a backbone that has to be tokens.
@@ -150,9 +152,9 @@ fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     }
 }
 
-fn tokenizer(plan: &Plan<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
+fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
     let path = backbone.folder.join("tokenizer.json");
-    let tokenizer = plan.inputs.guarded(&[&path], || Tokenizer::load(path.clone()))?;
+    let tokenizer = given.inputs.guarded(&[&path], || Tokenizer::load(path.clone()))?;
     if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
             .at(tokenizer.path().display().to_string())
@@ -170,7 +172,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn read<'a>(plan: &Plan<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
+    fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), items: BTreeMap::new() };
         for wanted in wanted {
             let corpus = match wanted.what {
@@ -178,12 +180,12 @@ impl Sources {
                 What::Text { corpus, .. } => corpus,
                 What::Task(used) => {
                     if let Entry::Vacant(free) = sources.items.entry(used.to_string()) {
-                        free.insert(items(plan, used)?);
+                        free.insert(items(given, used)?);
                     }
                     continue;
                 }
             };
-            let entry = &plan.grid.corpora[corpus];
+            let entry = &given.grid.corpora[corpus];
             // A stream is read as far as it is drawn from.
             if entry.stream.is_some() {
                 continue;
@@ -192,22 +194,22 @@ impl Sources {
                 // What memory does not hold is refused, and not read until the system kills the process.
                 let limit = TextLimit::current().within(machine::free_memory());
                 let read = || corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit);
-                free.insert(plan.inputs.guarded(&[&entry.path], read)?);
+                free.insert(given.inputs.guarded(&[&entry.path], read)?);
             }
         }
         Ok(sources)
     }
 }
 
-fn items(plan: &Plan<'_>, used: &TaskUse) -> Result<Items> {
-    let data = &plan.grid.tasks[&used.name];
+fn items(given: Given<'_>, used: &TaskUse) -> Result<Items> {
+    let data = &given.grid.tasks[&used.name];
     let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
     let limit = used.limit.map(DocumentLimit::new).transpose()?;
-    plan.inputs.guarded(&[&data.path], || Items::read(task, &data.path, limit))
+    given.inputs.guarded(&[&data.path], || Items::read(task, &data.path, limit))
 }
 
 fn tokenise(
-    plan: &Plan<'_>,
+    given: Given<'_>,
     backbone: &BackbonePlan,
     wanted: &Wanted<'_>,
     tokenizer: &Tokenizer,
@@ -216,7 +218,7 @@ fn tokenise(
 ) -> Result<()> {
     let started = Instant::now();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
-        let entry = &plan.grid.corpora[corpus];
+        let entry = &given.grid.corpora[corpus];
         let windows = || {
             let Some(stream) = &entry.stream else {
                 let (rule, rows) = (entry.rule.parse()?, &sources.rows[corpus]);
@@ -229,7 +231,7 @@ fn tokenise(
             let shards = Shards { count: stream.of, order: stream.shards, open: &open };
             let files = entry.files();
             let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-            plan.inputs.guarded(&files, || match calibration {
+            given.inputs.guarded(&files, || match calibration {
                 Some((sequences, seed)) => corpus::streamed_calibration(&shards, tokenizer, sequences, length, seed),
                 None => corpus::streamed_evaluation(&shards, tokenizer, length, entry.limit),
             })
@@ -241,7 +243,7 @@ fn tokenise(
         What::Text { corpus, length } => windows(corpus, length, None)?,
         What::Task(used) => {
             let items = &sources.items[&used.to_string()];
-            let [config, tokenizer_config] = plan.inputs.configs(&backbone.folder)?;
+            let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
             let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
             let length = tasks::max_length(&config, Some(&tokenizer_config))?;
             let requests = tasks::requests(items, &encoder, used.bos, used.max_length.unwrap_or(length))?;

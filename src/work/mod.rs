@@ -1,0 +1,17 @@
+//! Floor 1: what a job is given and may touch: the backbone with its keys, engines, the store, claims, limits, and whom it
+//! tells. It knows no stage.
+
+pub mod backbone;
+pub(crate) mod calibration_job;
+pub(crate) mod context;
+pub(crate) mod event;
+pub(crate) mod hold;
+pub(crate) mod inputs;
+pub(crate) mod known_objects;
+pub(crate) mod limits;
+pub(crate) mod lock;
+pub(crate) mod models;
+pub(crate) mod progress;
+pub(crate) mod settings;
+pub(crate) mod timing_lock;
+pub(crate) mod wait;
