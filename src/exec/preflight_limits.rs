@@ -68,7 +68,7 @@ pub(super) fn for_jobs(
     free: Option<u64>,
 ) -> Result<()> {
     let jobs = backbone.jobs().map(|job| (job, backbone.lacking(job, state))).filter(|(_, own)| !own.is_empty());
-    let bytes = jobs.map(|(job, own)| backbone.job_bytes(job, &own)).filter(|bytes| *bytes > 0);
+    let bytes = jobs.map(|(job, own)| (job.group.bytes)(backbone, &own)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
     let beside = batch_bytes(plan, backbone, state) + largest;
     // Of the weights no more than the largest part has to be there.

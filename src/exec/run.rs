@@ -9,23 +9,23 @@ use super::preflight::{Preflight, Where, preflight};
 use super::preflight_limits;
 use super::schedule::{self, Limits, Scheduled, TaskHooks};
 use super::share::SeatClaim;
-use super::stored::scored;
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
+use crate::stage::group::{Going, Job, Order, Tools};
+use crate::stage::latency;
 use crate::stage::program::Programs;
-use crate::stage::{calibration, latency, scores};
-use crate::work::backbone::{BackbonePlan, JobPlace, Variant};
+use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::context::{Conditions, Context};
-use crate::work::event::{Event, Reporter, Work, WorkKind};
-use crate::work::known_objects::{AllStored, KnownObjects};
+use crate::work::event::{Event, Reporter, Work};
+use crate::work::known_objects::KnownObjects;
 use crate::work::limits::WorkerLimits;
 use crate::work::lock::lock;
 use crate::work::models::{Engines, FromFiles, Models};
 use crate::work::progress::{Progressed, caught};
 use crate::work::settings::RunSettings;
 use crate::work::wait;
-use ghostlab_store::{Attempt, Key, Store};
+use ghostlab_store::{Attempt, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
 ///
@@ -108,15 +108,12 @@ pub(super) fn told_failures(
     };
     let mut failures = BTreeMap::new();
     for (backbone, variant) in plan.variants() {
-        let repair = variant.repairs().find(|key| !state.has(key));
-        let own = repair.and_then(|key| last(key.hash()));
-        let calibration = variant.calibration.filter(|_| repair.is_some()).map(|place| &backbone.calibrations[place]);
-        let calibration = || last(&calibration?.claim(backbone));
-        let chunks = || {
-            let lacking = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key));
-            lacking.map(|(evaluation, _)| of_chunks(&evaluation.journal)).find_map(|reason| reason)
-        };
-        if let Some(reason) = own.or_else(calibration).or_else(chunks).filter(|_| !state.complete(variant)) {
+        let lacking = backbone.jobs().filter_map(|job| {
+            let key = job.made(variant).into_iter().find(|key| !state.has(key))?;
+            let claim = job.claim(backbone);
+            last(key.hash()).or_else(|| last(&claim)).or_else(|| of_chunks(&claim))
+        });
+        if let Some(reason) = { lacking }.next() {
             failures.insert(variant.cell, reason);
         }
     }
@@ -188,12 +185,8 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
     let left = job_costs(plan, state)?.into_iter().filter(|of| of.cost.left > 0.0);
     let piece = |JobCost { backbone, job, cost }: JobCost| {
         let backbone = &plan.backbones[backbone];
-        let kind = match job {
-            JobPlace::Calibration(_) => WorkKind::Calibrate,
-            JobPlace::Evaluation(_) => WorkKind::Score,
-            JobPlace::Latency(_) => WorkKind::Time,
-        };
-        Work { work: backbone.claim(job), backbone: backbone.name.clone(), kind, flops: cost.left }
+        let (work, kind) = (job.claim(backbone), job.group.kind);
+        Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
     };
     Ok(left.map(piece).collect())
 }
@@ -221,164 +214,113 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     let sizes: Vec<u64> = backbones().map(held).collect();
     let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
-    let mut tasks: Vec<Scheduled<'_>> = Vec::new();
+    let tools = Tools { run: context, models, programs };
+    let head = GridHead { plan, tools, spread: context.terms.map(|_| SeatClaim::default()) };
+    // What runs alone begins when nothing else runs any more, and of that no two at a time.
+    for alone in [false, true] {
+        let tasks = tasks(plan, tools, state, alone);
+        if let (Some(_), Some((_, Order::Alone(reason)))) =
+            (context.terms, tasks.first().map(|(task, order)| (task, *order)))
+        {
+            context.note(reason.to_owned());
+            break;
+        }
+        let tasks: Vec<Scheduled<'_>> = tasks.into_iter().map(|(task, _)| task).collect();
+        let limits = Limits { tasks: if alone { 1 } else { context.settings.jobs }, memory };
+        schedule::run(&tasks, &sizes, limits, &head)?;
+    }
+    Ok(())
+}
+
+/// The jobs that lack something, those that run alone or the others.
+fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone: bool) -> Vec<(Scheduled<'a>, Order)> {
+    let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
         let batch = batch_bytes(plan, backbone, state);
-        let mut repairs = Vec::new();
-        for (place, calibration) in backbone.calibrations.iter().enumerate() {
-            let job = JobPlace::Calibration(place);
-            let own = backbone.lacking(job, state);
+        let mut before = Vec::new();
+        for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
+            let mut own = backbone.lacking(job, state);
             if own.is_empty() {
                 continue;
             }
-            let bytes = batch + backbone.job_bytes(job, &own);
-            repairs.push(tasks.len());
-            let work = move || {
-                let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                let step =
-                    attempt(context, &cells, || calibration::make(context, models, backbone, calibration, &own))?;
-                if step == Progressed::Done {
-                    context.work_done(&calibration.claim(backbone));
-                    // The next calibration may write as much again.
-                    let Context { settings, store, reporter, stop, .. } = context;
-                    preflight_limits::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
-                    context.look_complete(&own);
-                }
-                Ok(step)
-            };
-            tasks.push(Scheduled { after: Vec::new(), model, bytes, run: Box::new(work) });
-        }
-        for (place, evaluation) in backbone.evaluations.iter().enumerate() {
-            let job = JobPlace::Evaluation(place);
-            let own = backbone.lacking(job, state);
-            if own.is_empty() {
-                continue;
+            let bytes = if alone { 0 } else { batch + (job.group.bytes)(backbone, &own) };
+            if alone {
+                own = backbone.variants.iter().collect();
             }
-            let bytes = batch + backbone.job_bytes(job, &own);
-            let kept = Mutex::new(None);
-            let work = move || {
-                let own: Vec<&Variant> = own.iter().copied().filter(|of| !context.failed(of.cell)).collect();
-                let mut kept = lock(&kept);
-                let keys = || own.iter().map(|of| &of.scores[place]);
-                // Where others have done it, nothing has to be read to see that.
-                match kept.as_ref().map_or_else(|| context.presence.all(context.store, keys()), |_| AllStored::Lacking)
-                {
-                    AllStored::All => {
-                        context.work_done(&evaluation.journal);
-                        context.look_complete(&own);
-                        return Ok(Progressed::Done);
-                    }
-                    AllStored::Unclear => return Ok(Progressed::Busy),
-                    AllStored::Lacking => {}
-                }
-                let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                let kept = Mutex::new(&mut *kept);
-                let score = || scores::make(context, models, programs, backbone, place, &own, &mut lock(&kept));
-                let step = attempt(context, &cells, score)?;
-                if step == Progressed::Busy {
-                    return Ok(step);
-                }
-                context.work_done(&evaluation.journal);
-                let new = own.iter().filter(|of| !context.failed(of.cell) && context.tells_of(&of.scores[place]));
-                let new: Vec<(usize, &Key)> = new.map(|of| (of.cell, &*of.scores[place])).collect();
-                // Damage right after writing is found again by whoever reads the outcome.
-                for (cell, value) in scored(evaluation, &new, context.store).unwrap_or_default() {
-                    context.scored(cell, &evaluation.subject, value);
-                }
-                context.look_complete(&own);
-                Ok(step)
-            };
-            tasks.push(Scheduled { after: repairs.clone(), model, bytes, run: Box::new(work) });
+            let after = if job.group.order == Order::First { Vec::new() } else { before.clone() };
+            if job.group.order == Order::First {
+                before.push(tasks.len());
+            }
+            let going = Mutex::new(None);
+            let run = move || attempt(plan, &tools, backbone, job, &own, &mut lock(&going));
+            tasks.push((Scheduled { after, model, bytes, run: Box::new(run) }, job.group.order));
         }
     }
-    let limits = Limits { tasks: context.settings.jobs, memory };
-    let head = GridHead { plan, context, models, programs, spread: context.terms.map(|_| SeatClaim::default()) };
-    schedule::run(&tasks, &sizes, limits, &head)?;
-    drop(tasks);
-    let timings = timings(plan, context, models, programs, state);
-    if context.terms.is_some() {
-        if !timings.is_empty() {
-            context.note("latencies are not measured by workers: `ghostlab run` measures them on its machine".into());
-        }
-        return Ok(());
-    }
-    // Nothing else runs by now, and of these no two at a time.
-    schedule::run(&timings, &sizes, Limits { tasks: 1, memory }, &head)
+    tasks
 }
 
 /// What the order of a grid's jobs is asked about.
 struct GridHead<'a> {
     plan: &'a Plan<'a>,
-    context: &'a Context<'a>,
-    models: &'a Models<'a>,
-    programs: &'a Programs,
+    tools: Tools<'a>,
     /// Of a worker.
     spread: Option<SeatClaim>,
 }
 
 impl TaskHooks for GridHead<'_> {
     fn forget(&self, model: usize) {
-        self.models.forget(&self.plan.backbones[model]);
-        self.programs.forget(&self.plan.backbones[model]);
+        self.tools.models.forget(&self.plan.backbones[model]);
+        self.tools.programs.forget(&self.plan.backbones[model]);
     }
 
     fn choose(&self, models: &[usize]) -> usize {
         match &self.spread {
-            Some(spread) => spread.choose(self.plan, models, self.context.store),
+            Some(spread) => spread.choose(self.plan, models, self.tools.run.store),
             None => models.first().copied().unwrap_or_default(),
         }
     }
 
     fn idle(&self) -> Result<()> {
-        self.context.pause()
+        self.tools.run.pause()
     }
 }
 
-/// The prompts whose latencies are not all stored.
-fn timings<'a>(
-    plan: &'a Plan<'a>,
-    context: &'a Context<'a>,
-    models: &'a Models<'a>,
-    programs: &'a Programs,
-    state: &'a StoreState,
-) -> Vec<Scheduled<'a>> {
-    let mut tasks: Vec<Scheduled<'_>> = Vec::new();
-    for (model, backbone) in plan.backbones.iter().enumerate() {
-        for place in 0..backbone.latencies.len() {
-            let job = JobPlace::Latency(place);
-            if backbone.lacking(job, state).is_empty() {
-                continue;
-            }
-            let work = move || {
-                let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
-                let measure = || latency::make(context, models, programs, backbone, place);
-                let step = attempt(context, &cells, measure)?;
-                if step == Progressed::Done {
-                    context.work_done(&backbone.claim(job));
-                }
-                context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
-                Ok(step)
-            };
-            // What does not fit is a result of its own.
-            tasks.push(Scheduled { after: Vec::new(), model, bytes: 0, run: Box::new(work) });
-        }
+/// Does a job as far as it goes now, and tells what came of it.
+pub(super) fn attempt(
+    plan: &Plan<'_>,
+    tools: &Tools<'_>,
+    backbone: &BackbonePlan,
+    job: Job,
+    own: &[&Variant],
+    going: &mut Going,
+) -> Result<Progressed> {
+    let (context, place) = (tools.run, job.place);
+    let step = tried(context, own, || (job.group.make)(tools, backbone, place, own, going))?;
+    if step == Progressed::Busy {
+        return Ok(step);
     }
-    tasks
+    context.work_done(&job.claim(backbone));
+    if job.group.order == Order::First {
+        // The next one may write as much again.
+        let Context { settings, store, reporter, stop, .. } = context;
+        preflight_limits::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
+    }
+    if step == Progressed::Done {
+        (job.group.tell)(context, backbone, place, own);
+    }
+    context.look_complete(own);
+    Ok(Progressed::Done)
 }
 
 /// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.
-pub(super) fn attempt(
-    context: &Context<'_>,
-    cells: &[usize],
-    job: impl Fn() -> Result<Progressed>,
-) -> Result<Progressed> {
+fn tried(context: &Context<'_>, own: &[&Variant], mut job: impl FnMut() -> Result<Progressed>) -> Result<Progressed> {
     context.check_stop()?;
     let fail = |reason: String| {
-        cells.iter().for_each(|&cell| context.fail(cell, reason.clone()));
+        own.iter().for_each(|of| context.fail(of.cell, reason.clone()));
         Ok(Progressed::Done)
     };
     for left in (0..=context.settings.retries).rev() {
-        let error = match caught(&job) {
+        let error = match caught(&mut job) {
             Ok(Progressed::GivenUp(reason)) => return fail(reason),
             Ok(step) => return Ok(step),
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),

@@ -7,22 +7,25 @@ use std::sync::atomic::AtomicBool;
 
 use super::preflight::{Preflight, Where, preflight};
 use super::run::{attempt, context};
-use super::stored::sheet;
 use crate::criterion::Selection;
 use crate::error::{Error, ErrorKind, Result};
-use crate::evaluate::{EvalSet, choices};
+use crate::evaluate::EvalSet;
 use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
 use crate::model::{Program, Trie};
 use crate::plan::{JobCost, Plan, job_costs, weights_budget};
+use crate::stage::group::{Order, Tools};
 use crate::stage::operator::{BoundaryResult, figures};
 use crate::stage::program::Programs;
+use crate::stage::scores::answered;
 use crate::stage::selection;
-use crate::stage::{calibration, tokens};
-use crate::tasks::{AccuracyKind, Answered, DocumentResult, Score, Solutions};
-use crate::work::backbone::{BackbonePlan, Evaluation, JobPlace, Subject, Variant};
+use crate::stage::tokens;
+use crate::stage::tokens::sheet;
+use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use crate::work::context::{Conditions, Context};
 use crate::work::event::Reporter;
+use crate::work::event::WorkKind;
 use crate::work::models::{FromFiles, Models};
 use crate::work::progress::Progressed;
 use crate::work::settings::RunSettings;
@@ -100,23 +103,20 @@ pub fn sample_cost(
     let mut all = SampleCost::default();
     for (place, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in costs.iter().filter(|cost| cost.backbone == place) {
-            match job {
-                JobPlace::Calibration(_) => {
-                    all.calibrations += usize::from(cost.left > 0.0);
-                    all.flops += cost.left;
-                }
-                JobPlace::Evaluation(at) => {
-                    let evaluation = &backbone.evaluations[*at];
-                    let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
-                    text.with_eval_set(settings.batch_tokens, |eval_set| {
-                        let (drawn, chunks) = (draw(backbone, evaluation, eval_set.chunks()), eval_set.chunks());
-                        let part = drawn.len() as f64 / chunks.max(1) as f64;
-                        all.chunks += drawn.len();
-                        all.flops += cost.shared * part;
-                        Ok(())
-                    })?;
-                }
-                JobPlace::Latency(_) => {}
+            if job.group.order == Order::First {
+                all.calibrations += usize::from(cost.left > 0.0);
+                all.flops += cost.left;
+            }
+            if job.group.kind == WorkKind::Score {
+                let evaluation = &backbone.evaluations[job.place];
+                let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
+                text.with_eval_set(settings.batch_tokens, |eval_set| {
+                    let (drawn, chunks) = (draw(backbone, evaluation, eval_set.chunks()), eval_set.chunks());
+                    let part = drawn.len() as f64 / chunks.max(1) as f64;
+                    all.chunks += drawn.len();
+                    all.flops += cost.shared * part;
+                    Ok(())
+                })?;
             }
         }
     }
@@ -148,14 +148,10 @@ pub fn sample(
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
-        for (place, calibration) in backbone.calibrations.iter().enumerate() {
-            let own = backbone.lacking(JobPlace::Calibration(place), &state);
-            if own.is_empty() {
-                continue;
-            }
-            let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-            let repair = || calibration::make(&context, &models, backbone, calibration, &own);
-            while attempt(&context, &cells, repair)? == Progressed::Busy {
+        for job in backbone.jobs().filter(|job| job.group.order == Order::First) {
+            let own = backbone.lacking(job, &state);
+            let tools = Tools { run: &context, models: &models, programs: &programs };
+            while !own.is_empty() && attempt(&plan, &tools, backbone, job, &own, &mut None)? == Progressed::Busy {
                 context.pause()?;
             }
         }
@@ -288,9 +284,7 @@ fn items(
         }
         (Subject::Task(_), Some(key)) => {
             let each = values.len() / key.requests().max(1);
-            let scores = choices::scored(&values);
-            let scores = scores.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
-            let (answers, _) = Answered::new(key, scores.collect())?;
+            let (answers, _) = answered(&values, key)?;
             let (mut at, mut own, mut count) = (0, Vec::new(), 0);
             for document in answers.documents() {
                 let end = at + each * document.choices.len();

@@ -10,14 +10,13 @@ use super::cell_result::{CellResult, MadeFrom, Measured, TaskScores};
 use super::outcome::{GridOutcome, TaskProtocol, TextProtocol, TextRead};
 use crate::corpus::Rule;
 use crate::error::Result;
-use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
 use crate::machine;
 use crate::plan::Plan;
-use crate::stage::tokens::{extent, solutions};
+use crate::stage::tokens::{extent, sheet};
 use crate::stage::{distilled, latency, operator, scores, selection};
-use crate::tasks::{Answered, Score, Solutions};
-use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
+use crate::tasks::Solutions;
+use crate::work::backbone::{BackbonePlan, Subject, Variant};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
@@ -58,13 +57,6 @@ struct Reader<'a> {
 
 fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<Solutions>>>> {
     backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
-}
-
-pub(super) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
-    match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Task(_), Lookup::Whole(artifact)) => solutions(&artifact).map(|key| Some(Arc::new(key))),
-        _ => Ok(None),
-    }
 }
 
 fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TextRead>> {
@@ -150,7 +142,10 @@ impl<'a> Reader<'a> {
                 }
                 Subject::Task(used) => {
                     let sheet = self.sheets[place].as_ref();
-                    let scores = values.zip(sheet).map(|(values, sheet)| judge(&values, sheet, used.to_string()));
+                    let scores = values.zip(sheet).map(|(values, sheet)| -> Result<TaskScores> {
+                        let (answers, result) = scores::answered(&values, sheet)?;
+                        Ok(TaskScores { label: used.to_string(), result, answers })
+                    });
                     result.tasks.push(Measured { asked: used.clone(), measure, sample: scores.transpose()? });
                 }
             }
@@ -198,33 +193,4 @@ impl Reader<'_> {
             _ => {}
         }
     }
-}
-
-/// What some variants scored in one evaluation, as far as it is stored: a perplexity, or an accuracy in percent.
-///
-/// # Errors
-/// Damage.
-pub(super) fn scored(evaluation: &Evaluation, scores: &[(usize, &Key)], store: &Store) -> Result<Vec<(usize, f64)>> {
-    let sheet = sheet(evaluation, store)?;
-    let mut all = Vec::new();
-    for (cell, key) in scores {
-        let Lookup::Whole(artifact) = store.look(key) else { continue };
-        let values = scores::read(&artifact)?;
-        let value = match (&evaluation.subject, &sheet) {
-            (Subject::Windows(_), _) => Losses { windows: values }.perplexity(),
-            (Subject::Task(used), Some(sheet)) => {
-                100.0 * judge(&values, sheet, used.to_string())?.result.column().value
-            }
-            (Subject::Task(_), None) => continue,
-        };
-        all.push((*cell, value));
-    }
-    Ok(all)
-}
-
-fn judge(values: &[f64], sheet: &Arc<Solutions>, label: String) -> Result<TaskScores> {
-    let scored = choices::scored(values);
-    let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
-    let (answers, result) = Answered::new(sheet, scores.collect())?;
-    Ok(TaskScores { label, result, answers })
 }

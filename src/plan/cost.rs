@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{BackbonePlan, JobPlace, ObjectState, Plan, StoreState, Variant};
+use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
 use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::stage::operator::{Needs, Wanted};
-use crate::stage::{Cost, KINDS, Stage, activations, distilled, latency, operator, scores, tokens, trial};
+use crate::stage::{
+    Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, operator, scores, tokens, trial,
+};
 use ghostlab_store::{ObjectKind, Store};
 
 /// What a grid costs, and what is left of that.
@@ -56,7 +58,7 @@ impl Estimate {
 pub struct JobCost {
     /// Its place in the plan.
     pub backbone: usize,
-    pub job: JobPlace,
+    pub job: Job,
     pub cost: Cost,
 }
 
@@ -108,7 +110,7 @@ fn of_backbone(
     state: &StoreState,
     spool_bytes: u64,
     memory: u64,
-    jobs: &mut Vec<(JobPlace, Cost)>,
+    jobs: &mut Vec<(Job, Cost)>,
 ) -> Result<Estimate> {
     let config = &backbone.config;
     let mut total = Estimate::default();
@@ -122,12 +124,12 @@ fn of_backbone(
         let Some(load) = load(state, &evaluation.tokens) else { continue };
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-        jobs.push((JobPlace::Evaluation(place), scores::cost(config, &all, &missing, &load)));
+        jobs.push((Job { group: &scores::GROUP, place }, scores::cost(config, &all, &missing, &load)));
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
-        jobs.push((JobPlace::Latency(place), latency::cost(config, &all, &load, left)));
+        jobs.push((Job { group: &latency::GROUP, place }, latency::cost(config, &all, &load, left)));
     }
     let (mut operators, mut mapped) = (0, 0);
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
@@ -167,7 +169,7 @@ fn of_backbone(
             mapped = mapped.max(kept as u64 * site_bytes);
             total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
         }
-        jobs.push((JobPlace::Calibration(place), cost));
+        jobs.push((Job { group: &calibration::GROUP, place }, cost));
     }
     jobs.iter().for_each(|(_, cost)| total.cost += *cost);
     let matrix = operator::matrix_bytes(config);

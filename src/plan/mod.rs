@@ -14,6 +14,7 @@ mod state;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+pub use crate::stage::Job;
 pub use cost::{Estimate, JobCost, Trials, batch_bytes, job_costs, place_holder, weights_budget};
 pub use kept::{KeepSet, engines_of};
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
@@ -21,7 +22,7 @@ pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};
 pub use state::{ObjectState, StoreState};
 
-pub use crate::work::backbone::{BackbonePlan, CalibrationPlan, Evaluation, JobPlace, Subject, TrainingPlan, Variant};
+pub use crate::work::backbone::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
 use crate::work::inputs::Given;
 pub use crate::work::inputs::{Inputs, warnings};
 

@@ -96,7 +96,7 @@ impl Outline {
         let mut jobs = Vec::new();
         for JobCost { backbone, job, cost } in job_costs(plan, state)? {
             let backbone = &plan.backbones[backbone];
-            let keys = backbone.variants.iter().flat_map(|variant| variant.made_by(job));
+            let keys = backbone.variants.iter().flat_map(|variant| job.made(variant));
             // What holds on one machine alone no other shares in.
             let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_here(key)).map(&mut at).collect();
             if artifacts.is_empty() {
@@ -104,7 +104,7 @@ impl Outline {
             }
             artifacts.sort_unstable();
             artifacts.dedup();
-            let (label, claim) = (backbone.label(job), backbone.claim(job));
+            let (label, claim) = (job.label(backbone), job.claim(backbone));
             jobs.push(OutlineJob { label, backbone: backbone.name.clone(), claim, flops: cost.shared, artifacts });
         }
         let (grid, file, profile) = (plan.grid.name.clone(), plan.grid.file.clone(), plan.grid.profile.clone());

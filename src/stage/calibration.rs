@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::activations::{self, KeptActivations};
+use super::group::{Going, Group, Order, Tools};
 use super::operator::{self, Needs, solve_flops};
 use super::selection::{Picked, Selections};
 use super::trial::Trials;
@@ -13,26 +14,47 @@ use crate::error::{ErrorKind, Result};
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Variant};
 use crate::work::calibration_job::CalibrationJob;
 use crate::work::context::Context;
+use crate::work::event::WorkKind;
 use crate::work::hold::Hold;
 use crate::work::known_objects::AllStored;
 use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
 use ghostlab_store::{Key, Lookup};
 
+/// All repairs of a backbone on one calibration.
+pub const GROUP: Group = Group {
+    kind: WorkKind::Calibrate,
+    places: |backbone| backbone.calibrations.len(),
+    label: |backbone, place| backbone.calibrations[place].label(backbone),
+    claim: |backbone, place| backbone.calibrations[place].claim(backbone),
+    on: |_, _| None,
+    made: |variant, place| variant.repairs().filter(|_| variant.calibration == Some(place)).collect(),
+    bytes: |backbone, variants| {
+        let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
+        let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max();
+        // Four matrices in f64 are the most that solving holds.
+        (8 * operator::matrix_bytes(&backbone.config)).max(training.unwrap_or(0))
+    },
+    order: Order::First,
+    make,
+    tell: |_, _, _, _| {},
+};
+
 /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
 /// from fails it alone.
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
-pub(crate) fn make(
-    run: &Context<'_>,
-    models: &Models<'_>,
+fn make(
+    tools: &Tools<'_>,
     backbone: &BackbonePlan,
-    plan: &CalibrationPlan,
+    place: usize,
     variants: &[&Variant],
+    _: &mut Going,
 ) -> Result<Progressed> {
-    let label = plan.label(backbone);
-    let name = plan.claim(backbone);
+    let Tools { run, models, .. } = *tools;
+    let plan = &backbone.calibrations[place];
+    let (label, name) = (plan.label(backbone), plan.claim(backbone));
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
     // Another process may have made them while this one waited.

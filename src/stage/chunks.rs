@@ -30,7 +30,7 @@ pub(crate) use parts::ChunkState;
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
 /// One or two numbers a window or choice, as `f64` in little-endian order.
-pub const VALUES: &str = "values.f64";
+pub(crate) const VALUES: &str = "values.f64";
 
 pub(super) fn dense(backbone: KeyedBackbone<'_>) -> Value {
     let mut of = backbone.on_engine();
@@ -64,7 +64,7 @@ pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
 }
 
 /// The payload that [`read`] reads.
-pub fn bytes(values: &[f64]) -> Vec<u8> {
+pub(crate) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
 
@@ -108,7 +108,7 @@ impl ChunkRun<'_> {
         let mut scoring = self.begin(keys)?;
         loop {
             match self.go_on(&mut scoring)? {
-                Progressed::Done => return Ok(()),
+                Progressed::Done | Progressed::Found => return Ok(()),
                 Progressed::Busy => self.run.pause()?,
                 Progressed::GivenUp(reason) => return Err(Error::job(reason).at(self.label.to_string())),
             }

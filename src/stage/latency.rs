@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use super::group::{Going, Group, Order, Tools};
 use super::payload::{from_json, to_json};
 use super::program::Programs;
 use super::{Check, Cost, KeyedBackbone, Stage};
@@ -16,9 +17,9 @@ use crate::latency::{
     LatencyResult, Patience, Prompt, Rounds, Session, Timed, has_diagonal, in_full, interleaved, passes,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
-use crate::work::backbone::{BackbonePlan, JobPlace, Variant};
+use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::context::Context;
-use crate::work::models::Models;
+use crate::work::event::WorkKind;
 use crate::work::progress::Progressed;
 use crate::work::timing_lock;
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
@@ -102,20 +103,34 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     }
 }
 
+/// Timing the variants of a backbone over a prompt, side by side.
+pub const GROUP: Group = Group {
+    kind: WorkKind::Time,
+    places: |backbone| backbone.latencies.len(),
+    label,
+    claim: label,
+    on: |backbone, place| Some(backbone.latencies[place].to_string()),
+    made: |variant, place| variant.latencies.get(place).into_iter().collect(),
+    // What does not fit is a result of its own.
+    bytes: |_, _| 0,
+    order: Order::Alone("latencies are not measured by workers: `ghostlab run` measures them on its machine"),
+    make,
+    tell: |_, _, _, _| {},
+};
+
+fn label(backbone: &BackbonePlan, place: usize) -> String {
+    format!("time {} over {}", backbone.name, backbone.latencies[place])
+}
+
 /// Measures the variants of a backbone over the prompt at `place`, all of them anew: times of two sessions are not
 /// compared. One without a program fails alone.
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
-pub(crate) fn make(
-    run: &Context<'_>,
-    models: &Models<'_>,
-    programs: &Programs,
-    backbone: &BackbonePlan,
-    place: usize,
-) -> Result<Progressed> {
+fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant], _: &mut Going) -> Result<Progressed> {
+    let Tools { run, models, programs } = *tools;
     let prompt = backbone.latencies[place];
-    let label = backbone.label(JobPlace::Latency(place));
+    let label = label(backbone, place);
     let lease = timing_lock::hold(run.store, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| {

@@ -3,9 +3,10 @@
 //! none.
 
 pub mod activations;
-pub(crate) mod calibration;
+pub mod calibration;
 pub(crate) mod chunks;
 pub mod distilled;
+pub mod group;
 pub mod latency;
 pub mod operator;
 pub mod payload;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use self::group::{Group, Job, Order};
 use crate::error::{Error, Result};
 pub use crate::work::backbone::KeyedBackbone;
 use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
@@ -68,6 +70,9 @@ const STAGES: &[Stage] = &[
     distilled::STAGE,
     latency::STAGE,
 ];
+
+/// What is made together, in the order in which jobs begin.
+pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scores::GROUP, &latency::GROUP];
 
 /// The kinds of all stages. One that gives other bytes than before gets the next version. (`tests/golden.rs` fails when a
 /// stage's output changes and its version does not.)
@@ -178,8 +183,11 @@ impl AddAssign for Cost {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::json;
+
     use super::*;
     use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
+    use crate::model::CPU;
     use ghostlab_store::Store;
 
     #[test]

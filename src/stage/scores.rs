@@ -5,19 +5,26 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::chunks::{ChunkRun, ChunkState, dense, files};
+use super::chunks::{ChunkRun, dense, files};
+use super::group::{Going, Group, Order, Tools};
+use super::operator;
 use super::program::Programs;
 use super::tokens::{self, Text};
 use super::{Check, Cost, KeyedBackbone, Member, Stage, trial};
 use crate::error::{ErrorKind, Result};
+use crate::evaluate::choices;
+use crate::evaluate::perplexity::Losses;
 use crate::identity::Identity;
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Load, Program, Trie};
-use crate::work::backbone::{BackbonePlan, JobPlace, Variant};
+use crate::tasks::{Answered, Score, Solutions, TaskResult};
+use crate::work::backbone::{BackbonePlan, Subject, Variant};
 use crate::work::context::Context;
-use crate::work::models::Models;
+use crate::work::event::WorkKind;
+use crate::work::known_objects::AllStored;
 use crate::work::progress::Progressed;
 use ghostlab_store::Key;
+use ghostlab_store::Lookup;
 
 pub use super::chunks::{KIND, journal, read};
 
@@ -45,32 +52,52 @@ pub fn cost(config: &Config, all: &Trie, missing: &[Program], load: &Load) -> Co
     cost
 }
 
-/// A scoring to which a process comes back after others were at it.
-pub(crate) type Kept = Option<(Text, ChunkState)>;
+/// Scoring a text or a task: all variants in one trie.
+pub const GROUP: Group = Group {
+    kind: WorkKind::Score,
+    places: |backbone| backbone.evaluations.len(),
+    label: |backbone, place| format!("{} on {}", backbone.name, backbone.evaluations[place].subject),
+    claim: |backbone, place| backbone.evaluations[place].journal.clone(),
+    on: |backbone, place| Some(backbone.evaluations[place].subject.to_string()),
+    made: |variant, place| variant.scores.get(place).into_iter().collect(),
+    // An operator each.
+    bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
+    order: Order::Then,
+    make,
+    tell,
+};
 
-/// Scores some variants on the evaluation at `place`. One without a program fails alone. What is `kept` is gone on with.
+/// Scores some variants on an evaluation. One without a program fails alone. What is `going` is gone on with.
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
-pub(crate) fn make(
-    run: &Context<'_>,
-    models: &Models<'_>,
-    programs: &Programs,
+fn make(
+    tools: &Tools<'_>,
     backbone: &BackbonePlan,
     place: usize,
     variants: &[&Variant],
-    kept: &mut Kept,
+    going: &mut Going,
 ) -> Result<Progressed> {
+    let Tools { run, models, programs } = *tools;
     let evaluation = &backbone.evaluations[place];
-    let label = backbone.label(JobPlace::Evaluation(place));
-    let program = |key: &Key| program(run, programs, backbone, variants, key);
+    let variants: Vec<&Variant> = variants.iter().copied().filter(|of| !run.failed(of.cell)).collect();
+    // Where others have done it, nothing has to be read to see that.
+    if going.is_none() {
+        match run.presence.all(run.store, variants.iter().map(|of| &of.scores[place])) {
+            AllStored::All => return Ok(Progressed::Found),
+            AllStored::Unclear => return Ok(Progressed::Busy),
+            AllStored::Lacking => {}
+        }
+    }
+    let label = (GROUP.label)(backbone, place);
+    let program = |key: &Key| program(run, programs, backbone, &variants, key);
     let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
         text.with_eval_set(run.settings.batch_tokens, |eval_set| {
             let journal = evaluation.journal.clone();
             step(&ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None })
         })
     };
-    let (text, mut scoring) = match kept.take() {
+    let (text, mut scoring) = match going.take() {
         Some((text, scoring)) => (text, Some(scoring)),
         None => {
             let mut keys: Vec<_> = variants.iter().map(|variant| variant.scores[place].clone()).collect();
@@ -86,12 +113,44 @@ pub(crate) fn make(
             (text, scoring)
         }
     };
-    let Some(going) = &mut scoring else { return Ok(Progressed::Done) };
-    let step = on(&text, &mut |job| job.go_on(going))?;
+    let Some(state) = &mut scoring else { return Ok(Progressed::Done) };
+    let step = on(&text, &mut |job| job.go_on(state))?;
     if step == Progressed::Busy {
-        *kept = scoring.map(|scoring| (text, scoring));
+        *going = scoring.map(|scoring| (text, scoring));
     }
     Ok(step)
+}
+
+/// Tells what was scored here: perplexities, and accuracies in percent. Damage right after writing is found again by whoever
+/// reads the outcome.
+fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) {
+    let evaluation = &backbone.evaluations[place];
+    let values = || -> Result<Vec<(usize, f64)>> {
+        let sheet = tokens::sheet(evaluation, run.store)?;
+        let mut values = Vec::new();
+        for (cell, key) in variants.iter().map(|of| (of.cell, &of.scores[place])) {
+            let told = !run.failed(cell) && run.tells_of(key);
+            let Some(Lookup::Whole(object)) = told.then(|| run.store.look(key)) else { continue };
+            let values_of = read(&object)?;
+            let value = match (&evaluation.subject, &sheet) {
+                (Subject::Windows(_), _) => Losses { windows: values_of }.perplexity(),
+                (Subject::Task(_), Some(sheet)) => 100.0 * answered(&values_of, sheet)?.1.column().value,
+                (Subject::Task(_), None) => continue,
+            };
+            values.push((cell, value));
+        }
+        Ok(values)
+    };
+    for (cell, value) in values().unwrap_or_default() {
+        run.scored(cell, &evaluation.subject, value);
+    }
+}
+
+/// How the documents of a task were answered, by the scores of its choices.
+pub(crate) fn answered(values: &[f64], sheet: &Arc<Solutions>) -> Result<(Answered, TaskResult)> {
+    let scored = choices::scored(values);
+    let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
+    Answered::new(sheet, scores.collect())
 }
 
 /// The program of those variants whose scores have a key. Where they have none, they fail.

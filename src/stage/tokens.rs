@@ -18,7 +18,9 @@ use crate::evaluate::{EvalSet, perplexity};
 use crate::identity::TextId;
 use crate::model::Load;
 use crate::tasks::{Items, Request, Solutions};
-use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+use crate::work::backbone::{Evaluation, Subject};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
+use std::sync::Arc;
 
 // 2: keys say the format that a file is read as. 3: windows say the bytes that they predict. 4: as all kinds, one more without
 // a change of its own: keys name a backbone by what its forward pass reads, a task by what is read of the backbone's files, a
@@ -86,6 +88,14 @@ fn load_bytes(load: &Load) -> Vec<u8> {
 /// Damage.
 pub fn solutions(object: &StoredObject) -> Result<Solutions> {
     from_json(object, SHEET)
+}
+
+/// The same of an evaluation; none of a text, and of a task that is not stored.
+pub(crate) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
+    match (&evaluation.subject, store.look(&evaluation.tokens)) {
+        (Subject::Task(_), Lookup::Whole(artifact)) => solutions(&artifact).map(|key| Some(Arc::new(key))),
+        _ => Ok(None),
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -167,28 +167,11 @@ impl Variant {
     }
 }
 
-/// One of a backbone's jobs, by its place among its calibrations, evaluations or prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobPlace {
-    Calibration(usize),
-    Evaluation(usize),
-    Latency(usize),
-}
-
 impl BackbonePlan {
     /// As keys name it.
     pub fn keyed(&self) -> KeyedBackbone<'_> {
         let Self { name, content, engine, batch_tokens, .. } = self;
         KeyedBackbone { name, content, engine: engine.id(), batch_tokens: *batch_tokens }
-    }
-
-    /// How events and records name a job.
-    pub fn label(&self, job: JobPlace) -> String {
-        match job {
-            JobPlace::Calibration(place) => self.calibrations[place].label(self),
-            JobPlace::Evaluation(place) => format!("{} on {}", self.name, self.evaluations[place].subject),
-            JobPlace::Latency(place) => format!("time {} over {}", self.name, self.latencies[place]),
-        }
     }
 
     /// All artifacts that it names; cells that share one name it each.

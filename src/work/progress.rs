@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Progressed {
     Done,
+    /// Others have done all of it.
+    Found,
     /// Other processes are at what is left of it: something else may be done meanwhile.
     Busy,
     /// It was tried as often as it may be, and why it failed.
