@@ -16,7 +16,7 @@ use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
 use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
 use ghostlab::stage;
-use ghostlab::stage::{activations, distilled, scores, teacher};
+use ghostlab::stage::{activations, distilled, scores, teacher, trial};
 use ghostlab::{criterion, recovery};
 use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};

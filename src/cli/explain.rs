@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::explain::{ExplainedBackbone, ExplainedObject, Explanation, SELECTION};
+use super::answer::explain::{ExplainedBackbone, ExplainedObject, Explanation};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::cell_name::find;
@@ -14,6 +14,7 @@ use super::units::{bytes, seconds};
 use crate::error::{Error, Result};
 use crate::exec::RunSettings;
 use crate::plan::{Plan, Reason, Reasons, StoreState};
+use crate::stage::selection;
 use ghostlab_store::Key;
 
 #[derive(Args)]
@@ -61,7 +62,7 @@ fn text(of: &Explanation) {
     println!("backbone {name} ({}), content {}", folder.display(), &content[..12]);
     for artifact in &of.artifacts {
         print!("\n{}\n{}", artifact.what, explained(artifact));
-        if let Some(removed) = of.removed_layers.as_ref().filter(|_| artifact.what == SELECTION) {
+        if let Some(removed) = of.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
             println!("  removes layers {removed:?}");
         }
     }

@@ -7,9 +7,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 
 use super::answer::cache::KindSum;
-use super::answer::plan::{
-    ArtifactCount, GridPlan, LimitedStore, Missing, MissingPart, PlanAnswer, PlanCost, RateSource,
-};
+use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAnswer, PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{bytes, cells, columns, flops, seconds};
@@ -17,7 +15,7 @@ use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::cluster::Submission;
 use crate::error::Result;
-use crate::exec::{self, Where};
+use crate::exec::{self, Where, WorkKind};
 use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::plan::{Plan, Reason};
@@ -147,14 +145,10 @@ fn why(missing: &[Missing]) -> Vec<String> {
         reason => format!("{what}: {reason}"),
     };
     let on = |of: &Missing| of.on.clone().unwrap_or_default();
-    let repairs = missing.iter().filter(|of| !matches!(of.what, MissingPart::Scores | MissingPart::Latency));
-    let named = |of: &Missing| match of.what {
-        MissingPart::Selection => "selection",
-        MissingPart::Operator => "operator",
-        _ => "trained operator",
-    };
-    let mut lines: Vec<String> = repairs.take(1).map(|of| told(named(of), &of.reason)).collect();
-    let scored: Vec<&Missing> = missing.iter().filter(|of| of.what == MissingPart::Scores).collect();
+    let of = |group| missing.iter().filter(move |of| of.what.0.group == group);
+    let repairs = of(WorkKind::Calibrate).take(1);
+    let mut lines: Vec<String> = repairs.map(|of| told(of.what.0.what, &of.reason)).collect();
+    let scored: Vec<&Missing> = of(WorkKind::Score).collect();
     let damaged = scored.iter().any(|of| matches!(of.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
         // Those that have a reason a line each, the others on one.
@@ -167,7 +161,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     } else if !scored.is_empty() {
         lines.push(format!("then scored on {}", scored.into_iter().map(on).collect::<Vec<_>>().join(", ")));
     }
-    let timed: Vec<String> = missing.iter().filter(|of| of.what == MissingPart::Latency).map(on).collect();
+    let timed: Vec<String> = of(WorkKind::Time).map(on).collect();
     if !timed.is_empty() {
         lines.push(format!("timed over {}", timed.join(", ")));
     }

@@ -24,11 +24,10 @@ use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObjec
 pub const KIND: ObjectKind = ObjectKind::new("activations", 5);
 
 pub const STAGE: Stage = Stage {
-    kind: KIND,
     check: Check::Never,
     inodes: |_| 6,
     members: &[Member::Of(&[SITE, SEQUENCES]), Member::Of(&[PAIRS, SEQUENCES])],
-    here: false,
+    ..Stage::new(KIND)
 };
 
 /// The fields that tell one site's activations, or the sums of some similarities, over some sequences from the pass.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::activations;
 use super::operator::{self, BoundaryResult};
-use super::{Cost, KeyedBackbone, Member, Stage, teacher};
+use super::{Cost, KeyedBackbone, Member, Stage, Words, teacher};
 use crate::calibrate::{ActivationShape, Activations};
 use crate::criterion::Selection;
 use crate::distill::{Checkpoint, Finetune, LayersAfter, Training};
@@ -18,16 +18,26 @@ use crate::model::{CPU, Config, Load, Operator, Program, Trie};
 use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
 use crate::work::backbone::{TrainingPlan, Variant};
 use crate::work::calibration_job::CalibrationJob;
+use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject, fault};
 
 pub const KIND: ObjectKind = ObjectKind::new("distilled", 2);
 
 pub const STAGE: Stage = Stage {
-    kind: KIND,
     check: operator::STAGE.check,
     inodes: operator::STAGE.inodes,
     members: &[Member::Toward(TRAINED)],
-    here: false,
+    words: Some(Words {
+        group: WorkKind::Calibrate,
+        part: "trained_operator",
+        about: "That, trained further.",
+        what: "trained operator",
+        reads: |backbone, variant, _| {
+            let text = &backbone.calibrations[variant.trained.as_ref()?.text];
+            Some((format!("fine-tuning tokens: {}", text.calibration), Arc::clone(&text.tokens)))
+        },
+    }),
+    ..Stage::new(KIND)
 };
 
 /// The parent of a checkpoint: what it is on the way to.

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::group::{Going, Group, Order, Tools};
 use super::payload::{from_json, to_json};
 use super::program::Programs;
-use super::{Check, Cost, KeyedBackbone, Stage};
+use super::{Cost, KeyedBackbone, Stage, Words};
 use crate::error::{Error, ErrorKind, Result};
 use crate::heap;
 use crate::identity::{Identity, MeasureId};
@@ -28,7 +28,17 @@ use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 // count.
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
-pub const STAGE: Stage = Stage { kind: KIND, check: Check::Whole, inodes: |_| 2, members: &[], here: true };
+pub const STAGE: Stage = Stage {
+    here: true,
+    words: Some(Words {
+        group: WorkKind::Time,
+        part: "latency",
+        about: "Its time over a prompt.",
+        what: "latency over",
+        reads: |_, _, _| None,
+    }),
+    ..Stage::new(KIND)
+};
 
 /// Times and bytes.
 pub const LATENCY: &str = "latency.json";

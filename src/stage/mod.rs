@@ -25,6 +25,8 @@ use serde_json::Value;
 pub use self::group::{Group, Job, Order};
 use crate::error::{Error, Result};
 pub use crate::work::backbone::KeyedBackbone;
+use crate::work::backbone::{BackbonePlan, Variant};
+use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
 
 /// What generic code asks of a kind of stored objects.
@@ -38,6 +40,22 @@ pub struct Stage {
     pub members: &'static [Member],
     /// Whether it holds on one machine alone: no outline counts it, and no worker makes it.
     pub here: bool,
+    /// How it is named where a cell has one; none of what serves others.
+    pub words: Option<Words>,
+}
+
+/// What people and JSON call something that a cell is made from.
+#[derive(Clone, Copy)]
+pub struct Words {
+    /// The jobs that make it.
+    pub group: WorkKind,
+    /// Which part of a cell it is, and what that is.
+    pub part: &'static str,
+    pub about: &'static str,
+    /// With what it is on or over behind it, where it is.
+    pub what: &'static str,
+    /// Tokens that are read for it first: their key, and what they are called there.
+    pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<(String, Arc<Key>)>,
 }
 
 /// What is read of a stored object before a run relies on it.
@@ -96,6 +114,18 @@ fn counts_death(claim: &str) -> bool {
 }
 
 impl Stage {
+    /// Small objects of which all is read and that no plan leaves out.
+    const fn new(kind: ObjectKind) -> Self {
+        Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], here: false, words: None }
+    }
+
+    /// Those that cells have, job by job.
+    pub fn parts() -> Vec<Words> {
+        let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
+        parts.sort_by_key(|words| words.group);
+        parts
+    }
+
     /// What is known of a kind.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::payload::{from_json, to_json};
-use super::{Check, Cost, KeyedBackbone, Stage, activations};
+use super::{Check, Cost, KeyedBackbone, Stage, Words, activations};
 use crate::calibrate::{Activations, HookPoint, Pair};
 use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
 use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
 use crate::work::backbone::Variant;
 use crate::work::calibration_job::CalibrationJob;
+use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // 2: keys name the activations, and have every option filled in. 3: what is solved on how many sequences is what the key says,
@@ -26,11 +27,16 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
 
 pub const STAGE: Stage = Stage {
-    kind: KIND,
     check: Check::Only(FIGURES),
     inodes: |small| if small { 2 } else { 6 },
-    members: &[],
-    here: false,
+    words: Some(Words {
+        group: WorkKind::Calibrate,
+        part: "operator",
+        about: "What is put at the cut.",
+        what: "operator",
+        reads: |_, _, _| None,
+    }),
+    ..Stage::new(KIND)
 };
 
 /// What is known of each boundary.

@@ -10,7 +10,7 @@ use super::group::{Going, Group, Order, Tools};
 use super::operator;
 use super::program::Programs;
 use super::tokens::{self, Text};
-use super::{Check, Cost, KeyedBackbone, Member, Stage, trial};
+use super::{Cost, KeyedBackbone, Member, Stage, Words, trial};
 use crate::error::{ErrorKind, Result};
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
@@ -29,8 +29,21 @@ use ghostlab_store::Lookup;
 pub use super::chunks::{KIND, journal, read};
 
 /// Scores lie in files of many.
-pub const STAGE: Stage =
-    Stage { kind: KIND, check: Check::Whole, inodes: |_| 0, members: &[Member::Of(&[trial::REMOVED])], here: false };
+pub const STAGE: Stage = Stage {
+    inodes: |_| 0,
+    members: &[Member::Of(&[trial::REMOVED])],
+    words: Some(Words {
+        group: WorkKind::Score,
+        part: "scores",
+        about: "Its scores on a text or task.",
+        what: "scores on",
+        reads: |backbone, _, place| {
+            let of = &backbone.evaluations[place];
+            Some((format!("tokens of {}", of.subject), Arc::clone(&of.tokens)))
+        },
+    }),
+    ..Stage::new(KIND)
+};
 
 /// The scores of a variant. Where it runs stands in its operator's key already.
 pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Arc<Key>, what: &Arc<Identity>) -> Key {

@@ -9,20 +9,33 @@ use serde_json::json;
 use super::operator::{Needs, Wanted};
 use super::payload::{from_json, to_json};
 use super::trial::{self, Trials};
-use super::{Check, KeyedBackbone, Stage, activations};
+use super::{KeyedBackbone, Stage, Words, activations};
 use crate::calibrate::{Activations, Similarities};
 use crate::criterion::{self, Criterion, Evidence, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::CutId;
 use crate::work::backbone::Variant;
 use crate::work::calibration_job::CalibrationJob;
+use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // 3: keys name what the criterion looked at, and have every option filled in. 4: the bound of `cca` counts no rounding as a
 // direction.
 pub const KIND: ObjectKind = ObjectKind::new("selection", 5);
 
-pub const STAGE: Stage = Stage { kind: KIND, check: Check::Whole, inodes: |_| 2, members: &[], here: false };
+pub const STAGE: Stage = Stage {
+    words: Some(Words {
+        group: WorkKind::Calibrate,
+        part: "selection",
+        about: "The layers to remove.",
+        what: "selection",
+        reads: |backbone, _, place| {
+            let of = &backbone.calibrations[place];
+            Some((format!("calibration tokens: {}", of.calibration), Arc::clone(&of.tokens)))
+        },
+    }),
+    ..Stage::new(KIND)
+};
 
 /// The layers and scores.
 const LAYERS: &str = "selection.json";

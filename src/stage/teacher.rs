@@ -22,7 +22,7 @@ use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 pub const KIND: ObjectKind = ObjectKind::new("teacher", 3);
 
 pub const STAGE: Stage =
-    Stage { kind: KIND, check: Check::Never, inodes: |_| 6, members: &[Member::Of(&[SEQUENCES])], here: false };
+    Stage { check: Check::Never, inodes: |_| 6, members: &[Member::Of(&[SEQUENCES])], ..Stage::new(KIND) };
 
 const SEQUENCES: &str = "sequences";
 

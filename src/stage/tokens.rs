@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 pub(crate) use make::{text, tokenise_missing, windows};
 
+use super::Stage;
 use super::payload::{from_json, to_json};
-use super::{Check, Stage};
 use crate::corpus::{Start, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
 /// Results are judged by them.
-pub const STAGE: Stage = Stage { kind: KIND, check: Check::Whole, inodes: |_| 7, members: &[], here: false };
+pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";

@@ -70,9 +70,6 @@ pub(crate) struct Creation {
     pub(crate) command: Vec<String>,
 }
 
-/// The place of a selection among the artifacts.
-pub(crate) const SELECTION: &str = "selection";
-
 impl Explanation {
     pub(crate) fn of(
         cell: String,
@@ -84,23 +81,12 @@ impl Explanation {
     ) -> Self {
         let mut artifacts = Vec::new();
         let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, state, reasons, store));
-        if let Some(place) = variant.calibration {
-            let of = &backbone.calibrations[place];
-            add(format!("calibration tokens: {}", of.calibration), &of.tokens);
-        }
-        variant.selection.iter().for_each(|key| add(SELECTION.to_owned(), key));
-        variant.operator.iter().for_each(|key| add("operator".to_owned(), key));
-        if let Some(trained) = &variant.trained {
-            let of = &backbone.calibrations[trained.text];
-            add(format!("fine-tuning tokens: {}", of.calibration), &of.tokens);
-            add("trained operator".to_owned(), &trained.key);
-        }
-        for (evaluation, key) in backbone.evaluations.iter().zip(&variant.scores) {
-            add(format!("tokens of {}", evaluation.subject), &evaluation.tokens);
-            add(format!("scores on {}", evaluation.subject), key);
-        }
-        for (prompt, key) in backbone.latencies.iter().zip(&variant.latencies) {
-            add(format!("latency over {prompt}"), key);
+        for (job, words, key) in backbone.parts(variant) {
+            if let Some((tokens, key)) = (words.reads)(backbone, variant, job.place) {
+                add(tokens, &key);
+            }
+            let on = (job.group.on)(backbone, job.place).map(|on| format!(" {on}"));
+            add(format!("{}{}", words.what, on.unwrap_or_default()), key);
         }
         let selection = variant.selection.as_ref().and_then(|key| state.selection(key));
         let (name, folder) = (backbone.name.clone(), backbone.folder.clone());

@@ -1,13 +1,15 @@
 //! What a run of a grid would do, and why, and what it would cost.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use schemars::JsonSchema;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::super::units::cells;
 use super::cache::KindSum;
@@ -19,7 +21,7 @@ use crate::linalg::gemm;
 use crate::machine;
 use crate::model::CPU;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
-use crate::stage::{self, Cost};
+use crate::stage::{self, Cost, Stage, Words};
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// What a run would do.
@@ -154,19 +156,24 @@ pub(crate) struct Missing {
 }
 
 /// A part of a cell.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum MissingPart {
-    /// The layers to remove.
-    Selection,
-    /// What is put at the cut.
-    Operator,
-    /// That, trained further.
-    TrainedOperator,
-    /// Its scores on a text or task.
-    Scores,
-    /// Its time over a prompt.
-    Latency,
+pub(crate) struct MissingPart(pub(crate) Words);
+
+impl Serialize for MissingPart {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.part)
+    }
+}
+
+impl JsonSchema for MissingPart {
+    fn schema_name() -> Cow<'static, str> {
+        "MissingPart".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let part = |of: Words| json!({"description": of.about, "type": "string", "const": of.part});
+        let parts: Vec<Value> = Stage::parts().into_iter().map(part).collect();
+        json_schema!({"description": "A part of a cell.", "oneOf": parts})
+    }
 }
 
 /// What it costs.
@@ -293,9 +300,8 @@ pub(crate) fn artifacts(
     }
     let mut counts = Vec::new();
     for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
-        // Tokens that were made to count them are gone when this is told.
-        let passing = |key: &Key| kind == stage::tokens::KIND && store.passing(key);
-        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || passing(key)).collect();
+        // What was made to count it is gone when this is told.
+        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Of what was never made there is nothing to tell.
         let lacking = missing.iter().filter(|key| !state.has(key));
@@ -388,20 +394,14 @@ impl fmt::Display for PlannedJob {
 }
 
 fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<Missing> {
-    let trained = variant.trained.as_ref().map(|trained| &trained.key);
-    let made = [
-        (MissingPart::Selection, variant.selection.as_ref()),
-        (MissingPart::Operator, variant.operator.as_ref()),
-        (MissingPart::TrainedOperator, trained),
-    ];
-    let made = made.into_iter().filter_map(|(part, key)| Some((part, None, key?)));
-    let scored = backbone.evaluations.iter().zip(&variant.scores);
-    let scored = scored.map(|(of, key)| (MissingPart::Scores, Some(of.subject.to_string()), key));
-    let timed = backbone.latencies.iter().zip(&variant.latencies);
-    let timed = timed.map(|(prompt, key)| (MissingPart::Latency, Some(prompt.to_string()), key));
-    let all = made.chain(scored).chain(timed).filter(|(_, _, key)| !state.has(key));
-    all.map(|(what, on, key)| Missing { what, on, key: key.hash().to_owned(), reason: reasons.of(key, state) })
-        .collect()
+    let lacking = backbone.parts(variant).filter(|(_, _, key)| !state.has(key));
+    let missing = lacking.map(|(job, words, key)| Missing {
+        what: MissingPart(words),
+        on: (job.group.on)(backbone, job.place),
+        key: key.hash().to_owned(),
+        reason: reasons.of(key, state),
+    });
+    missing.collect()
 }
 
 impl LimitedStore {
