@@ -54,9 +54,12 @@ pub struct Words {
     pub about: &'static str,
     /// With what it is on or over behind it, where it is.
     pub what: &'static str,
-    /// Tokens that are read for it first: their key, and what they are called there.
-    pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<(String, Arc<Key>)>,
+    /// Tokens that are read for it first.
+    pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<Read>,
 }
+
+/// What tokens are called, and their key.
+pub type Read = (String, Arc<Key>);
 
 /// What is read of a stored object before a run relies on it.
 #[derive(Debug, Clone, Copy)]
