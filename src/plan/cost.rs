@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{Criterion, PruneSpec, Selection};
+use crate::criterion::{Criterion, Selection};
 use crate::error::Result;
-use crate::grid::Grid;
+use crate::grid::{Grid, Method};
 use crate::model::{Load, Operator, Program, Trie};
 use crate::stage::operator::{Needs, Wanted};
 use crate::stage::{
@@ -148,7 +148,7 @@ fn of_backbone(
             continue;
         }
         let mut cost = operator::cost(config, &load, pass, [own.len(), missing.len()]);
-        for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state)? {
+        for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state) {
             cost += trial::cost(config, &sets, left, &load);
         }
         // What one pass gives is kept once for all methods of a boundary.
@@ -215,14 +215,6 @@ fn middle(layers: usize, depth: usize) -> Vec<usize> {
     (start..start + depth).collect()
 }
 
-fn cut<'a>(backbone: &'a BackbonePlan, depth: usize) -> PruneSpec<'a> {
-    PruneSpec { backbone: &backbone.name, layers: backbone.config.layers, depth }
-}
-
-fn criterion_of<'a>(grid: &'a Grid, variant: &Variant) -> Option<&'a dyn Criterion> {
-    grid.cells[variant.cell].criterion.as_ref().map(|method| &*method.rule)
-}
-
 /// The perplexities that a criterion measures on one calibration, each without some layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trials {
@@ -234,27 +226,20 @@ pub struct Trials {
 
 impl Trials {
     /// Those of a backbone's calibration, criterion by criterion.
-    ///
-    /// # Errors
-    /// A criterion that cannot be built.
     pub fn of(
         plan: &Plan<'_>,
         backbone: &BackbonePlan,
         calibration: usize,
         state: &StoreState,
         store: &Store,
-    ) -> Result<Vec<Self>> {
+    ) -> Vec<Self> {
         let own: Vec<&Variant> = backbone.variants.iter().filter(|of| of.calibration == Some(calibration)).collect();
         let tokens = &backbone.calibrations[calibration].tokens;
-        let mut all = Vec::new();
-        for Deepest { criterion, sets, left } in deepest(plan.grid, backbone, &own, state)? {
+        let of = |Deepest { criterion, sets, left }: Deepest| {
             let stored = |set: &&Vec<usize>| !left || store.has(&trial::key(backbone.keyed(), tokens, set));
-            let (needed, stored) = (sets.len(), sets.iter().filter(stored).count());
-            if needed > 0 {
-                all.push(Self { criterion, needed, stored });
-            }
-        }
-        Ok(all)
+            Self { criterion, needed: sets.len(), stored: sets.iter().filter(stored).count() }
+        };
+        deepest(plan.grid, backbone, &own, state).into_iter().map(of).filter(|of| of.needed > 0).collect()
     }
 }
 
@@ -267,29 +252,23 @@ struct Deepest {
     left: bool,
 }
 
-fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Result<Vec<Deepest>> {
-    let mut deepest: Vec<(String, &Variant, bool)> = Vec::new();
-    for &variant in variants {
+fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Vec<Deepest> {
+    let mut by_name: Vec<(String, &Method<dyn Criterion>, usize, bool)> = Vec::new();
+    for variant in variants {
         let cell = &grid.cells[variant.cell];
         let Some(method) = &cell.criterion else { continue };
-        let left = !variant.selection.as_ref().is_some_and(|key| state.has(key));
-        match deepest.iter_mut().find(|(name, ..)| *name == method.to_string()) {
-            Some((_, known, any)) => {
-                *any |= left;
-                if grid.cells[known.cell].depth < cell.depth {
-                    *known = variant;
-                }
-            }
-            None => deepest.push((method.to_string(), variant, left)),
+        let lacks = !variant.selection.as_ref().is_some_and(|key| state.has(key));
+        match by_name.iter_mut().find(|(name, ..)| *name == method.to_string()) {
+            Some((.., depth, left)) => (*depth, *left) = (cell.depth.max(*depth), *left | lacks),
+            None => by_name.push((method.to_string(), method, cell.depth, lacks)),
         }
     }
-    let mut all = Vec::new();
-    for (name, variant, left) in deepest {
-        let Some(criterion) = criterion_of(grid, variant) else { continue };
-        let sets = criterion.trials(&cut(backbone, grid.cells[variant.cell].depth));
-        all.push(Deepest { criterion: name, sets, left });
-    }
-    Ok(all)
+    let of = |(criterion, method, depth, left): (_, &Method<dyn Criterion>, _, _)| Deepest {
+        criterion,
+        sets: method.rule.trials(&backbone.cut(depth)),
+        left,
+    };
+    by_name.into_iter().map(of).collect()
 }
 
 /// How many sites of activations will be kept, and how many a pass has to write because a selection may need them.
@@ -301,7 +280,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
             let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
             let start = backbone.config.layers.saturating_sub(cell.depth) / 2;
             let regions = known.or_else(|| guess.then(|| vec![(start, start + cell.depth)]));
-            Some(Wanted { criterion, recovery, cut: cut(backbone, cell.depth), regions })
+            Some(Wanted { criterion, recovery, cut: backbone.cut(cell.depth), regions })
         })
     };
     let (kept, now) = (Needs::of(wanted(true)).exact, Needs::of(wanted(false)));

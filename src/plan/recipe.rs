@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::contents::{self, Contents};
 use super::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
-use crate::criterion::{Criterion, PruneSpec};
+use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -211,10 +211,6 @@ impl BackbonePlan {
             .expected("a criterion that removes one block, such as llm-streamline")
             .found(format!("`{criterion}`, whose layers need not be one block"))
             .hint("the paper fine-tunes LLM-Streamline's cuts"))
-    }
-
-    fn cut(&self, depth: usize) -> PruneSpec<'_> {
-        PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
     }
 }
 

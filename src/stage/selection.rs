@@ -132,7 +132,7 @@ impl<'a> Selections<'a> {
             let mut slot = SelectionSlot {
                 key: Arc::clone(key),
                 label: method.to_string(),
-                cut: PruneSpec { backbone: &job.backbone.name, layers: job.backbone.config.layers, depth: cell.depth },
+                cut: job.backbone.cut(cell.depth),
                 criterion: Arc::clone(&method.rule),
                 picked: stored.map_or(Picked::Waiting, Picked::Done),
             };

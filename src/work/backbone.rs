@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::calibrate::ActivationShape;
+use crate::criterion::PruneSpec;
 use crate::distill::Finetune;
 use crate::grid::{Calibration, Latency, Perplexity, TaskUse};
 use crate::identity::{CalibrationId, Identity, MeasureId};
@@ -172,6 +173,11 @@ impl BackbonePlan {
     pub fn keyed(&self) -> KeyedBackbone<'_> {
         let Self { name, content, engine, batch_tokens, .. } = self;
         KeyedBackbone { name, content, engine: engine.id(), batch_tokens: *batch_tokens }
+    }
+
+    /// What a rule is asked for that removes so many of its layers.
+    pub(crate) fn cut(&self, depth: usize) -> PruneSpec<'_> {
+        PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
     }
 
     /// All artifacts that it names; cells that share one name it each.

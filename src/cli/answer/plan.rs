@@ -316,7 +316,7 @@ pub(crate) fn artifacts(
     let (mut needed, mut stored) = (0, 0);
     for backbone in &plan.backbones {
         for place in 0..backbone.calibrations.len() {
-            for trials in Trials::of(plan, backbone, place, state, store)? {
+            for trials in Trials::of(plan, backbone, place, state, store) {
                 (needed, stored) = (needed + trials.needed, stored + trials.stored);
             }
         }
@@ -343,7 +343,7 @@ fn jobs(
         let own: Vec<&Variant> = own.collect();
         let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
         let text = calibration.calibration.to_string();
-        for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store)? {
+        for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store) {
             if stored < needed {
                 let (calibration, trials) = (text.clone(), needed - stored);
                 jobs.push(PlannedJob::ChooseLayers { backbone: name(), criterion, calibration, trials });
