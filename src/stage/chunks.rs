@@ -5,12 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parts::{ChunkClaim, ChunkGroup, ChunkSweep, ScoredVariant, Tries, Unflushed};
-use serde_json::{Value, json};
 
-use super::KeyedBackbone;
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
-use crate::files::sha256;
 use crate::model::{Program, Trie};
 use crate::work::backbone::BackbonePlan;
 use crate::work::context::Context;
@@ -19,54 +16,15 @@ use crate::work::known_objects::AllStored;
 use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
 use crate::work::timing_lock;
-use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, ObjectKind, Store, StoredObject, fault};
+use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, fault};
 
 mod parts;
+mod stored;
 
 pub(crate) use parts::ChunkState;
-
-// 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
-// rounds no logits.
-pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
-
-/// One or two numbers a window or choice, as `f64` in little-endian order.
-pub(crate) const VALUES: &str = "values.f64";
-
-pub(super) fn dense(backbone: KeyedBackbone<'_>) -> Value {
-    let mut of = backbone.on_engine();
-    of["batch"] = json!(backbone.batch_tokens);
-    of
-}
-
-/// The name of the journal, and of the claims, of what is scored on some tokens.
-pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
-    let KeyedBackbone { content, batch_tokens, .. } = backbone;
-    sha256::of_bytes(format!("{content} {} {batch_tokens}{}", tokens.hash(), backbone.other_engine()))
-}
-
-/// Whether a claim is of a chunk: a journal's name and a number.
-pub(super) fn is_claim(name: &str) -> bool {
-    name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
-}
-
-/// Files of so many scores that are stored together.
-pub(super) fn files(scores: usize) -> u64 {
-    scores.div_ceil(Store::TOGETHER) as u64
-}
-
-/// The values of stored scores.
-///
-/// # Errors
-/// Damage.
-pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
-    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
-    Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
-}
-
-/// The payload that [`read`] reads.
-pub(crate) fn bytes(values: &[f64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
-}
+pub use stored::{KIND, journal, read};
+use stored::{VALUES, bytes};
+pub(super) use stored::{dense, files, is_claim};
 
 /// Variants of one backbone on one text or task.
 pub(crate) struct ChunkRun<'a> {

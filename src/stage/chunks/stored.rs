@@ -1,0 +1,51 @@
+//! Scores as they are stored, and the names under which they are made.
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::files::sha256;
+use crate::stage::KeyedBackbone;
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+// 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
+// rounds no logits.
+pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
+
+/// One or two numbers a window or choice, as `f64` in little-endian order.
+pub(super) const VALUES: &str = "values.f64";
+
+pub(in crate::stage) fn dense(backbone: KeyedBackbone<'_>) -> Value {
+    let mut of = backbone.on_engine();
+    of["batch"] = json!(backbone.batch_tokens);
+    of
+}
+
+/// The name of the journal, and of the claims, of what is scored on some tokens.
+pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
+    let KeyedBackbone { content, batch_tokens, .. } = backbone;
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}", tokens.hash(), backbone.other_engine()))
+}
+
+/// Whether a claim is of a chunk: a journal's name and a number.
+pub(in crate::stage) fn is_claim(name: &str) -> bool {
+    name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
+}
+
+/// Files of so many scores that are stored together.
+pub(in crate::stage) fn files(scores: usize) -> u64 {
+    scores.div_ceil(Store::TOGETHER) as u64
+}
+
+/// The values of stored scores.
+///
+/// # Errors
+/// Damage.
+pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
+    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
+    Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
+}
+
+/// The payload that [`read`] reads.
+pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+}
