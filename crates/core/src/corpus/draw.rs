@@ -1,5 +1,7 @@
 //! The draws of CPython's `random` module.
 
+use std::collections::HashSet;
+
 use rand_mt::Mt;
 
 use crate::error::{Error, Result};
@@ -44,6 +46,51 @@ impl PythonRandom {
                 return Ok(low + value as u64);
             }
         }
+    }
+
+    /// `random.random()`: a number from 0 to 1, without 1, of 53 bits.
+    pub fn random(&mut self) -> f64 {
+        let (high, low) = (self.bits(27) as f64, self.bits(26) as f64);
+        (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
+    }
+
+    /// `random.sample(range(count), wanted)`: places without repetition, in the order of the draw.
+    ///
+    /// # Errors
+    /// When more are wanted than there are.
+    pub fn sample(&mut self, count: usize, wanted: usize) -> Result<Vec<usize>> {
+        if wanted > count {
+            return Err(Error::bad_input("more are to be drawn than there are")
+                .expected(format!("at most {count}"))
+                .found(wanted.to_string()));
+        }
+        // How large a set is in CPython decides which of two ways draws.
+        let mut set_size = 21;
+        if wanted > 5 {
+            let mut table = 1;
+            while table < 3 * wanted {
+                table *= 4;
+            }
+            set_size += table;
+        }
+        let mut drawn = Vec::with_capacity(wanted);
+        if count <= set_size {
+            let mut pool: Vec<usize> = (0..count).collect();
+            for left in (count - wanted + 1..=count).rev() {
+                let at = self.randint(0, left as u64 - 1)? as usize;
+                drawn.push(pool[at]);
+                pool[at] = pool[left - 1];
+            }
+            return Ok(drawn);
+        }
+        let mut seen = HashSet::new();
+        while drawn.len() < wanted {
+            let at = self.randint(0, count as u64 - 1)? as usize;
+            if seen.insert(at) {
+                drawn.push(at);
+            }
+        }
+        Ok(drawn)
     }
 
     /// `random.getrandbits(count)` for 1 to 65 bits: whole words lowest first, of the last word its highest bits.
@@ -112,6 +159,19 @@ mod tests {
                 7713914763314685786
             ]
         );
+    }
+
+    /// Expected numbers: `random.Random(1234)`, `sample(range(100), 5)` twice, `sample(range(10), 3)`,
+    /// `sample(range(1000), 8)`, then `random()`, Python 3.11.
+    #[test]
+    fn samples_equal_cpython() {
+        let mut random = PythonRandom::new(1234);
+        assert_eq!(random.sample(100, 5).unwrap(), [99, 56, 14, 0, 11]);
+        assert_eq!(random.sample(100, 5).unwrap(), [74, 4, 85, 88, 10]);
+        assert_eq!(random.sample(10, 3).unwrap(), [1, 5, 3]);
+        assert_eq!(random.sample(1000, 8).unwrap(), [17, 31, 807, 16, 354, 663, 638, 495]);
+        assert!((random.random() - 0.6158156951036152).abs() == 0.0);
+        assert!(random.sample(3, 4).is_err());
     }
 
     #[test]

@@ -1,0 +1,303 @@
+//! Numbers of documents to one score, with its standard error, as the harness has them.
+
+use ghostlab_core::corpus::PythonRandom;
+use ghostlab_core::error::{Error, Result};
+
+use crate::edits::ter;
+use crate::translation::{bleu, chrf};
+use crate::value::Value;
+
+/// How many samples the harness draws for a standard error, and for one of a translation metric.
+pub const DRAWS: usize = 100_000;
+const FEW_DRAWS: usize = 100;
+
+/// What a metric notes of a document.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// A number.
+    Number(f64),
+    /// A log-likelihood and what it is shared by: words or bytes.
+    Weighted(f64, f64),
+    /// The right label and the predicted one.
+    Labels(Value, i64),
+    /// The right choice and the probability of each.
+    Probabilities(usize, Vec<f64>),
+    /// A reference and the text beside it.
+    Texts(String, String),
+}
+
+/// A way to one score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aggregation {
+    /// The mean.
+    Mean,
+    /// The upper median.
+    Median,
+    /// The mean of what is a number.
+    NanMean,
+    /// `exp` of minus the mean.
+    Perplexity,
+    /// `exp` of minus the sum over the weights' sum.
+    WeightedPerplexity,
+    /// Minus the sum over the weights' sum, in bits.
+    BitsPerByte,
+    /// F1 of the label 1.
+    F1,
+    /// F1 of each label, weighted by how often it is right. A key of ours.
+    WeightedF1,
+    /// Matthews' correlation.
+    Matthews,
+    /// The Brier score.
+    Brier,
+    /// BLEU.
+    Bleu,
+    /// chrF.
+    Chrf,
+    /// TER.
+    Ter,
+}
+
+const ALL: [(Aggregation, &str); 13] = [
+    (Aggregation::Mean, "mean"),
+    (Aggregation::Median, "median"),
+    (Aggregation::NanMean, "nanmean"),
+    (Aggregation::Perplexity, "perplexity"),
+    (Aggregation::WeightedPerplexity, "weighted_perplexity"),
+    (Aggregation::BitsPerByte, "bits_per_byte"),
+    (Aggregation::F1, "f1"),
+    (Aggregation::WeightedF1, "weighted_f1"),
+    (Aggregation::Matthews, "matthews_corrcoef"),
+    (Aggregation::Brier, "brier_score"),
+    (Aggregation::Bleu, "bleu"),
+    (Aggregation::Chrf, "chrf"),
+    (Aggregation::Ter, "ter"),
+];
+
+impl Aggregation {
+    /// The one of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|(_, own)| *own == name).map(|(aggregation, _)| aggregation)
+    }
+
+    /// Its name in definitions.
+    pub fn name(self) -> &'static str {
+        ALL.into_iter().find(|(own, _)| *own == self).map_or("", |(_, name)| name)
+    }
+
+    /// Whether it takes the same as another.
+    pub fn like(self, other: Self) -> bool {
+        let sort = |one: Self| match one {
+            Self::Mean | Self::Median | Self::NanMean | Self::Perplexity => 0,
+            Self::WeightedPerplexity | Self::BitsPerByte => 1,
+            Self::F1 | Self::WeightedF1 | Self::Matthews => 2,
+            Self::Brier => 3,
+            Self::Bleu | Self::Chrf | Self::Ter => 4,
+        };
+        sort(self) == sort(other)
+    }
+
+    /// The score.
+    ///
+    /// # Errors
+    /// When there is nothing to aggregate, or the F1 of one label is asked for and there are several others.
+    pub fn score(self, items: &[Item]) -> Result<f64> {
+        let all: Vec<&Item> = items.iter().collect();
+        self.of(&all)
+    }
+
+    fn of(self, items: &[&Item]) -> Result<f64> {
+        if items.is_empty() {
+            return Err(Error::bad_input("there is no document to score"));
+        }
+        let numbers =
+            || items.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None });
+        let pairs = || {
+            items.iter().filter_map(|item| if let Item::Texts(of, text) = item { Some((&**of, &**text)) } else { None })
+        };
+        let count = items.len() as f64;
+        Ok(match self {
+            Self::Mean => numbers().sum::<f64>() / count,
+            Self::Median => {
+                let mut sorted: Vec<f64> = numbers().collect();
+                sorted.sort_by(f64::total_cmp);
+                sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+            }
+            Self::NanMean => {
+                let sound: Vec<f64> = numbers().filter(|number| !number.is_nan()).collect();
+                sound.iter().sum::<f64>() / sound.len() as f64
+            }
+            Self::Perplexity => (-(numbers().sum::<f64>() / count)).exp(),
+            Self::WeightedPerplexity => (-weighted(items)).exp(),
+            Self::BitsPerByte => -weighted(items) / std::f64::consts::LN_2,
+            Self::F1 => binary_f1(&labels(items))?,
+            Self::WeightedF1 => weighted_f1(&labels(items)),
+            Self::Matthews => matthews(&labels(items)),
+            Self::Brier => brier(items)?,
+            Self::Bleu => bleu(&pairs().collect::<Vec<_>>()),
+            Self::Chrf => chrf(&pairs().collect::<Vec<_>>()),
+            Self::Ter => ter(&pairs().collect::<Vec<_>>()),
+        })
+    }
+
+    /// The standard error; none where the harness says `N/A`. Of a mean it is exact, of others drawn `draws` times
+    /// ([`DRAWS`] in the harness) with its own generators: chunk `i` of at most 1,000 by `Random(i).choices`.
+    ///
+    /// # Errors
+    /// When a drawn sample has no score.
+    pub fn error(self, items: &[Item], draws: usize) -> Result<Option<f64>> {
+        if items.len() < 2 || draws == 0 {
+            return Ok(None);
+        }
+        let draws = match self {
+            Self::Mean => {
+                let numbers =
+                    items.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None });
+                return Ok(Some(deviation(&numbers.collect::<Vec<_>>()) / (items.len() as f64).sqrt()));
+            }
+            Self::Bleu | Self::Chrf | Self::Ter => draws.min(FEW_DRAWS),
+            Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => draws,
+            Self::WeightedPerplexity | Self::BitsPerByte | Self::WeightedF1 | Self::Brier => return Ok(None),
+        };
+        let chunk = draws.min(1000);
+        let mut scores = Vec::with_capacity(draws);
+        for seed in 0..draws / chunk {
+            let mut random = PythonRandom::new(seed as u64);
+            for _ in 0..chunk {
+                let drawn: Vec<&Item> =
+                    (0..items.len()).map(|_| &items[(random.random() * items.len() as f64) as usize]).collect();
+                scores.push(self.of(&drawn)?);
+            }
+        }
+        Ok(Some(deviation(&scores)))
+    }
+}
+
+/// The standard deviation of a sample.
+fn deviation(numbers: &[f64]) -> f64 {
+    let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+    (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / (numbers.len() as f64 - 1.0)).sqrt()
+}
+
+fn weighted(items: &[&Item]) -> f64 {
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for item in items {
+        if let Item::Weighted(number, weight) = item {
+            sum += number;
+            weights += weight;
+        }
+    }
+    sum / weights
+}
+
+/// Right and predicted labels, as numbers: -100 stands for a right label that is no choice.
+fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
+    let label = |item: &&Item| match item {
+        Item::Labels(right, predicted) => Some((right.as_int().unwrap_or(-100), *predicted)),
+        _ => None,
+    };
+    items.iter().filter_map(label).collect()
+}
+
+/// How often a label is both, right, and predicted.
+fn counts(labels: &[(i64, i64)], of: i64) -> (f64, f64, f64) {
+    let count = |test: &dyn Fn(&(i64, i64)) -> bool| labels.iter().filter(|pair| test(pair)).count() as f64;
+    (count(&|(r, p)| *r == of && *p == of), count(&|(r, _)| *r == of), count(&|(_, p)| *p == of))
+}
+
+fn f1(labels: &[(i64, i64)], of: i64) -> f64 {
+    let (both, right, predicted) = counts(labels, of);
+    if right + predicted == 0.0 { 0.0 } else { 2.0 * both / (right + predicted) }
+}
+
+fn distinct(labels: &[(i64, i64)]) -> Vec<i64> {
+    let mut all: Vec<i64> = labels.iter().flat_map(|(right, predicted)| [*right, *predicted]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn binary_f1(labels: &[(i64, i64)]) -> Result<f64> {
+    let all = distinct(labels);
+    if all.len() > 2 || all.len() == 2 && !all.contains(&1) {
+        return Err(Error::bad_input("`f1` is of two labels, 0 and 1")
+            .found(format!("the labels {all:?}"))
+            .hint("`aggregation: weighted_f1` is of any number of labels"));
+    }
+    Ok(f1(labels, 1))
+}
+
+fn weighted_f1(labels: &[(i64, i64)]) -> f64 {
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for label in distinct(labels) {
+        let right = counts(labels, label).1;
+        sum += f1(labels, label) * right;
+        weights += right;
+    }
+    sum / weights
+}
+
+fn matthews(labels: &[(i64, i64)]) -> f64 {
+    let n = labels.len() as f64;
+    let (mut both, mut cross, mut right, mut predicted) = (0.0, 0.0, 0.0, 0.0);
+    for label in distinct(labels) {
+        let (b, r, p) = counts(labels, label);
+        both += b;
+        cross += r * p;
+        right += r * r;
+        predicted += p * p;
+    }
+    let spread = (n * n - right) * (n * n - predicted);
+    if spread == 0.0 { 0.0 } else { (both * n - cross) / spread.sqrt() }
+}
+
+fn brier(items: &[&Item]) -> Result<f64> {
+    let mut sum = 0.0;
+    let mut classes = None;
+    for item in items {
+        let Item::Probabilities(gold, all) = item else { continue };
+        if classes.is_some_and(|classes| classes != all.len()) || *gold >= all.len() {
+            return Err(Error::bad_input("`brier_score` needs as many choices for each document, and a right one"));
+        }
+        classes = Some(all.len());
+        sum += all.iter().enumerate().map(|(at, p)| (p - f64::from(u8::from(at == *gold))).powi(2)).sum::<f64>();
+    }
+    Ok(sum / items.len() as f64)
+}
+
+/// How a group's score is made of its tasks'.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupMetric {
+    /// The metric of the tasks.
+    pub metric: String,
+    /// The filters whose scores count; none stands for all that there are.
+    pub filters: Option<Vec<String>>,
+    /// Whether a task counts by its number of documents.
+    pub by_size: bool,
+}
+
+/// A task's score of one metric and filter: what a group needs of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Part {
+    /// The score.
+    pub score: f64,
+    /// Its standard error, where it has one.
+    pub error: Option<f64>,
+    /// How many documents the task has.
+    pub documents: usize,
+}
+
+/// A group's score of its tasks', with its standard error where all have one. The error is pooled by sizes even where the
+/// score is not, as in the harness.
+pub fn grouped(parts: &[Part], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
+    let size = |part: &Part| part.documents as f64;
+    let weight = |part: &Part| if metric.by_size { size(part) } else { 1.0 };
+    let total: f64 = parts.iter().map(size).sum();
+    let score = parts.iter().map(|part| part.score * weight(part)).sum::<f64>() / parts.iter().map(weight).sum::<f64>();
+    let errors: Option<Vec<f64>> = parts.iter().map(|part| part.error).collect();
+    let pooled = errors.map(|errors| {
+        let sum: f64 =
+            parts.iter().zip(errors).map(|(part, error)| (size(part) - 1.0) * error.powi(2) * size(part)).sum();
+        (sum / (total - parts.len() as f64) / total).sqrt()
+    });
+    (!parts.is_empty()).then_some((score, pooled))
+}

@@ -1,0 +1,287 @@
+//! A model's own chat template, with what transformers adds to Jinja.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::regular;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
+
+use crate::exchange::jinja;
+use crate::prompt::{Message, Role};
+use crate::template::{compiled, environment, explained};
+use crate::value::{Value, is_space};
+
+/// What transformers puts behind the last message, to find where it ends.
+const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+/// The special tokens that templates read.
+const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// A chat template with the special tokens that it may print.
+#[derive(Clone)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+    tokens: Vec<(Value, Value)>,
+    place: String,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChatTemplate({})", self.place)
+    }
+}
+
+impl ChatTemplate {
+    /// The template of a model's folder: `chat_template.jinja`, else the one in `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// When the folder has none, or it is none.
+    pub fn of_folder(folder: &Path) -> Result<Self> {
+        let path = folder.join("tokenizer_config.json");
+        let bad = |what: &str| Error::bad_input(what.to_owned()).at(path.display().to_string());
+        let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
+        let config: Value =
+            serde_json::from_slice(&config).map_err(|error| bad("this is no JSON").found(error.to_string()))?;
+        let own = folder.join("chat_template.jinja");
+        let (source, place) = if own.exists() {
+            let text = String::from_utf8(regular::read(&own)?)
+                .map_err(|_| Error::bad_input("a chat template is no UTF-8").at(own.display().to_string()))?;
+            (text, own.display().to_string())
+        } else {
+            let text = match config.get("chat_template") {
+                Some(Value::Text(text)) => Some(text.clone()),
+                // Several templates, by name.
+                Some(Value::List(several)) => several
+                    .iter()
+                    .find(|one| one.get("name").and_then(Value::as_text) == Some("default"))
+                    .and_then(|one| one.get("template")?.as_text().map(str::to_owned)),
+                _ => None,
+            };
+            let none = || {
+                bad("the model has no chat template").expected("`chat_template` here, or a file chat_template.jinja")
+            };
+            (text.ok_or_else(none)?, path.display().to_string())
+        };
+        let token = |name: &str| {
+            let token = config.get(name)?;
+            token
+                .as_text()
+                .or_else(|| token.get("content")?.as_text())
+                .map(|text| (Value::from(name), Value::from(text)))
+        };
+        Self::new(&source, TOKENS.into_iter().filter_map(token).collect(), &place)
+    }
+
+    /// A template by its text; `tokens` are names and texts of special tokens, `place` is how messages name it.
+    ///
+    /// # Errors
+    /// When it is no template.
+    pub fn new(source: &str, tokens: Vec<(Value, Value)>, place: &str) -> Result<Self> {
+        static LENIENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+            let mut environment = environment();
+            if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
+                environment.set_syntax(syntax);
+            }
+            environment.add_function("raise_exception", |message: String| {
+                Err::<Jinja, _>(JinjaError::new(ErrorKind::InvalidOperation, message))
+            });
+            environment.add_function("strftime_now", |format: String| strftime(&format, now()));
+            environment
+        });
+        let environment =
+            compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(place.to_owned()))?;
+        Ok(Self { environment, source: source.to_owned(), tokens, place: place.to_owned() })
+    }
+
+    /// Renders messages. With `continued` the text ends right behind the last message, else with the prompt to answer. A
+    /// template that raises is tried once more without system messages, as the harness does.
+    ///
+    /// # Errors
+    /// When the template raises or does not come to an end, or does not show the message that is to be continued.
+    pub fn render(&self, messages: &[Message], continued: bool) -> Result<String> {
+        self.once(messages, continued).or_else(|error| {
+            let others: Vec<Message> = messages.iter().filter(|one| one.role != Role::System).cloned().collect();
+            if others.len() == messages.len() { Err(error) } else { self.once(&others, continued) }
+        })
+    }
+
+    fn once(&self, messages: &[Message], continued: bool) -> Result<String> {
+        let last = messages.len().saturating_sub(1);
+        let shown = messages.iter().enumerate().map(|(at, one)| {
+            let mark = if continued && at == last { MARK } else { "" };
+            Value::Map(vec![
+                (Value::from("role"), Value::from(one.role.name())),
+                (Value::from("content"), Value::Text(format!("{}{mark}", one.content))),
+            ])
+        });
+        let mut context = vec![
+            (Value::from("messages"), Value::List(shown.collect())),
+            (Value::from("tools"), Value::None),
+            (Value::from("documents"), Value::None),
+            (Value::from("add_generation_prompt"), Value::Bool(!continued)),
+        ];
+        context.extend(self.tokens.iter().cloned());
+        let template = self.environment.get_template("it");
+        let text = template
+            .and_then(|template| template.render(jinja(&Value::Map(context))))
+            .map_err(|error| explained(&error).at(self.place.clone()))?;
+        if !continued {
+            return Ok(text);
+        }
+        let content = messages.last().map_or("", |last| last.content.trim_matches(is_space));
+        let at = text.rfind(MARK.trim_end()).filter(|_| self.source.contains("content") && text.contains(content));
+        let at = at.ok_or_else(|| {
+            Error::bad_input("a chat template does not show the message that is to be continued")
+                .at(self.place.clone())
+                .expected(format!("{content:?} as it stands"))
+                .hint("leave out `gen_prefix`, or the chat template")
+        })?;
+        // Where the template cuts blanks, those before the mark go too.
+        let whole = text[at..].starts_with(MARK);
+        Ok(if whole { text[..at].to_owned() } else { text[..at].trim_end_matches(is_space).to_owned() })
+    }
+}
+
+/// Blocks of `generation` mark what an assistant says: they print what stands in them.
+fn plain_generation(source: &str) -> String {
+    let mut out = String::new();
+    let mut rest = source;
+    while let Some(open) = rest.find("{%") {
+        let (before, from) = rest.split_at(open);
+        out.push_str(before);
+        let Some(end) = from.find("%}").map(|end| end + 2) else {
+            rest = from;
+            break;
+        };
+        let tag = &from[..end];
+        let word = tag[2..end - 2].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
+        match word {
+            "generation" => out.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            _ => out.push_str(tag),
+        }
+        rest = &from[end..];
+    }
+    out + rest
+}
+
+/// Seconds since 1970, universal time.
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
+}
+
+/// C's `strftime` in universal time, for what templates print.
+fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaError> {
+    const MONTHS: [&str; 12] = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ];
+    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+    let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days to a date of the Gregorian calendar: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+    let shifted = day + 719_468;
+    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (month_name, day_name) = (MONTHS[(month - 1) as usize], DAYS[day.rem_euclid(7) as usize]);
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let mut letter = chars.next();
+        let bare = letter == Some('-');
+        if bare {
+            letter = chars.next();
+        }
+        let two = |number: i64| if bare { number.to_string() } else { format!("{number:02}") };
+        out.push_str(&match letter {
+            Some('d') => two(date),
+            Some('m') => two(month),
+            Some('y') => two(year.rem_euclid(100)),
+            Some('H') => two(second / 3600),
+            Some('I') => two((second / 3600 + 11) % 12 + 1),
+            Some('M') => two(second / 60 % 60),
+            Some('S') => two(second % 60),
+            Some('Y') => year.to_string(),
+            Some('B') => month_name.to_owned(),
+            Some('b') => month_name[..3].to_owned(),
+            Some('A') => day_name.to_owned(),
+            Some('a') => day_name[..3].to_owned(),
+            Some('p') => if second < 43_200 { "AM" } else { "PM" }.to_owned(),
+            Some('F') => format!("{year}-{month:02}-{date:02}"),
+            Some('T') => format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60),
+            Some('%') => "%".to_owned(),
+            other => {
+                let shown = other.map_or("%".to_owned(), |c| format!("%{c}"));
+                return Err(JinjaError::new(
+                    ErrorKind::InvalidOperation,
+                    format!("`strftime_now` does not know {shown}"),
+                ));
+            }
+        });
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(role: Role, content: &str) -> Message {
+        Message { role, content: content.to_owned(), delimiter: String::new() }
+    }
+
+    #[test]
+    fn a_template_that_raises_on_system_messages_is_tried_without() {
+        let source = "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}\
+            {% generation %}<{{ m.content }}>{% endgeneration %}{% endfor %}{% if add_generation_prompt %}{{ bos_token }}{% endif %}";
+        let template = ChatTemplate::new(source, vec![(Value::from("bos_token"), Value::from("<s>"))], "t").unwrap();
+        let messages = [said(Role::System, "s"), said(Role::User, "u")];
+        assert_eq!(template.render(&messages, false).unwrap(), "<u><s>");
+        let raising = ChatTemplate::new("{{ raise_exception('never') }}", vec![], "t").unwrap();
+        assert!(raising.render(&messages, false).unwrap_err().to_string().contains("never"));
+        let looping = ChatTemplate::new(
+            "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+            vec![],
+            "t",
+        );
+        assert!(looping.unwrap().render(&messages, false).unwrap_err().to_string().contains("does not come to an end"));
+    }
+
+    #[test]
+    fn a_message_is_continued_where_it_ends() {
+        let template =
+            ChatTemplate::new("{% for m in messages %}[{{ m.content | trim }}]\n{% endfor %}", vec![], "t").unwrap();
+        let messages = [said(Role::User, "u"), said(Role::Assistant, "The answer is ")];
+        assert_eq!(template.render(&messages, true).unwrap(), "[u]\n[The answer is");
+    }
+
+    /// Expected texts: `date -u -d @… +…` of GNU.
+    #[test]
+    fn dates_are_written_as_c_writes_them() {
+        assert_eq!(strftime("%d %b %Y, %A %H:%M:%S", 1_709_210_096).unwrap(), "29 Feb 2024, Thursday 12:34:56");
+        assert_eq!(strftime("%-d.%-m.%y %F", 0).unwrap(), "1.1.70 1970-01-01");
+        assert!(strftime("%Q", 0).is_err());
+    }
+}

@@ -1,0 +1,514 @@
+//! A task's definition: every key of its file honoured, or refused by name with file and line.
+
+use ghostlab_core::error::{Error, Result, nearest};
+
+use crate::aggregate::Aggregation;
+use crate::equivalent;
+use crate::filter::Pipeline;
+use crate::metric::{Kind, Metric, Output};
+use crate::template::Template;
+use crate::value::Value;
+use crate::yaml::{Node, Place, Tree, hooked, texts, wrong};
+
+/// A data set, as the hub or a folder has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Data {
+    /// `owner/name`, or a builder's name (`json`).
+    pub path: String,
+    /// The configuration, where there are several.
+    pub name: Option<String>,
+    /// What else the loader is told (`data_files`, `data_dir`, `revision`, …).
+    pub options: Value,
+}
+
+/// How a field is made of a document.
+#[derive(Debug, Clone)]
+pub enum Field {
+    /// A column's name, or a template.
+    Text(Box<Template>, String),
+    /// The same value for all.
+    Fixed(Value),
+}
+
+/// What is said of the examples.
+#[derive(Debug, Clone)]
+pub struct Examples {
+    /// Whether the first ones are taken, in their order, or others drawn.
+    pub first: bool,
+    /// The split that they are from.
+    pub split: Option<String>,
+    /// The examples themselves, where they stand in the definition.
+    pub samples: Option<Vec<Value>>,
+    /// Question, answer and choices of an example.
+    pub text: Field,
+    /// Its answer.
+    pub target: Field,
+    /// Its choices.
+    pub choices: Option<Field>,
+    /// What the answer begins with.
+    pub prefix: Option<Field>,
+    /// Between question and answer.
+    pub target_delimiter: String,
+    /// Behind an example.
+    pub delimiter: String,
+}
+
+/// A task.
+#[derive(Debug, Clone)]
+pub struct Definition {
+    /// Its name.
+    pub name: String,
+    /// What tables call it.
+    pub alias: String,
+    /// Its version; `Yaml` where none is given.
+    pub version: String,
+    /// Where its documents come from.
+    pub data: Data,
+    /// Splits by their names in the data set.
+    pub training: Option<String>,
+    /// The split that is evaluated where there is no test split.
+    pub validation: Option<String>,
+    /// The split that is evaluated.
+    pub test: Option<String>,
+    /// Only rows with one of these values in these columns are documents.
+    pub keep_rows: Vec<(String, Vec<Value>)>,
+    /// What is asked for.
+    pub output: Output,
+    /// The question.
+    pub text: Field,
+    /// The answer.
+    pub target: Field,
+    /// The choices.
+    pub choices: Option<Field>,
+    /// What the answer begins with.
+    pub prefix: Option<Field>,
+    /// What stands before all examples.
+    pub description: Option<Field>,
+    /// Between question and answer.
+    pub target_delimiter: String,
+    /// Examples.
+    pub examples: Examples,
+    /// How many of them; none where nothing is said.
+    pub shots: Option<usize>,
+    /// Between system text and description.
+    pub fewshot_delimiter: String,
+    /// What a generation is told: stops, lengths, sampling.
+    pub generation: Value,
+    /// How often each request is made.
+    pub repeats: usize,
+    /// What is done with answers before they are scored.
+    pub filters: Vec<Pipeline>,
+    /// What is counted.
+    pub metrics: Vec<Metric>,
+    /// Where the definition stands.
+    pub place: Place,
+}
+
+/// Keys that change neither prompts nor scores.
+const WITHOUT_EFFECT: [&str; 7] =
+    ["tag", "group", "task_list", "should_decontaminate", "doc_to_decontamination_query", "metadata", "task_alias"];
+/// Keys that need Python, pictures or sound.
+const NOT_OFFERED: [&str; 7] =
+    ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
+const KEYS: [&str; 25] = [
+    "task",
+    "dataset_path",
+    "dataset_name",
+    "dataset_kwargs",
+    "training_split",
+    "validation_split",
+    "test_split",
+    "fewshot_split",
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "description",
+    "target_delimiter",
+    "fewshot_delimiter",
+    "fewshot_config",
+    "num_fewshot",
+    "metric_list",
+    "output_type",
+    "generation_kwargs",
+    "repeats",
+    "filter_list",
+    "gen_prefix",
+    "keep_rows",
+    "unsafe_code",
+    "fewshot_config",
+];
+
+impl Definition {
+    /// Reads a definition with its includes resolved.
+    ///
+    /// # Errors
+    /// When a key is unknown, or has a value that cannot be honoured.
+    pub fn read(node: &Node) -> Result<Self> {
+        let name = node.get("task").and_then(Node::text).map(str::to_owned);
+        let name = name.ok_or_else(|| wrong("task", "a name", node.get("task").unwrap_or(node)))?;
+        Reader { node }.definition(name.clone()).map_err(|error| error.at(format!("task {name}")))
+    }
+}
+
+struct Reader<'a> {
+    node: &'a Node,
+}
+
+impl Reader<'_> {
+    /// What stands under a key; nothing where it is `null`. A hook is refused.
+    fn get(&self, key: &str) -> Result<Option<&Node>> {
+        match self.node.get(key) {
+            Some(Node { tree: Tree::Hook(function), place }) => Err(hooked(key, function, place)),
+            Some(node) if node.is_null() => Ok(None),
+            other => Ok(other),
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<Option<String>> {
+        let Some(node) = self.get(key)? else { return Ok(None) };
+        node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a text", node))
+    }
+
+    /// A text that may not be `null`, which the harness would join to others.
+    fn joined(&self, key: &str, other: &str) -> Result<String> {
+        match self.node.get(key) {
+            Some(node) if node.is_null() => Err(wrong(key, "a text", node)),
+            _ => Ok(self.text(key)?.unwrap_or_else(|| other.to_owned())),
+        }
+    }
+
+    fn field(&self, key: &str) -> Result<Option<Field>> {
+        self.get(key)?.map(|node| field(key, node)).transpose()
+    }
+
+    fn known_keys(&self) -> Result<()> {
+        for (key, node) in self.node.pairs() {
+            let name = key.as_text().unwrap_or_default();
+            if NOT_OFFERED.contains(&name) && !node.is_null() {
+                let equivalent = matches!(&node.tree, Tree::Hook(hook)
+                    if name == "process_docs" && equivalent::kept_rows(hook, &node.place).is_some());
+                if equivalent {
+                    continue;
+                }
+                return Err(match &node.tree {
+                    Tree::Hook(function) => hooked(name, function, &node.place),
+                    _ => Error::bad_input(format!("`{name}` is not offered"))
+                        .at(node.place.to_string())
+                        .found(node.kind()),
+                });
+            }
+            if !KEYS.contains(&name) && !WITHOUT_EFFECT.contains(&name) && !NOT_OFFERED.contains(&name) {
+                let near = nearest(name, KEYS.into_iter().chain(WITHOUT_EFFECT));
+                let bad = Error::bad_input(format!("`{}` is no key of a task", key.text())).at(node.place.to_string());
+                return Err(bad.hint(near.map_or("leave it out".to_owned(), |near| format!("is `{near}` meant?"))));
+            }
+        }
+        if let Some(node) =
+            self.node.get("unsafe_code").filter(|node| !matches!(node.tree, Tree::Scalar(Value::Bool(false))))
+        {
+            return Err(Error::bad_input("`unsafe_code` is not offered: no code that a model wrote is run")
+                .at(node.place.to_string()));
+        }
+        if let Some((path, node)) = self.other_hook() {
+            return Err(hooked(&path, &node.kind().replace("!function ", ""), &node.place));
+        }
+        Ok(())
+    }
+
+    /// A hook anywhere but where one of our keys says the same.
+    fn other_hook(&self) -> Option<(String, &Node)> {
+        self.node.pairs().iter().find_map(|(key, node)| {
+            let name = key.text();
+            if name == "process_docs" {
+                return None;
+            }
+            let metrics =
+                if let (true, Tree::List(items)) = (name == "metric_list", &node.tree) { &items[..] } else { &[] };
+            for metric in metrics {
+                for (key, node) in metric.pairs() {
+                    let fine = matches!(&node.tree, Tree::Hook(hook)
+                        if key.as_text() == Some("aggregation") && equivalent::is_weighted_f1(hook, &node.place));
+                    if let (false, Some((_, hook))) = (fine, node.hook()) {
+                        return Some((format!("metric_list.{}", key.text()), hook));
+                    }
+                }
+            }
+            if name == "metric_list" && !metrics.is_empty() {
+                return None;
+            }
+            let (path, hook) = node.hook()?;
+            let dot = if path.is_empty() { "" } else { "." };
+            Some((format!("{name}{dot}{path}"), hook))
+        })
+    }
+
+    fn definition(&self, name: String) -> Result<Definition> {
+        self.known_keys()?;
+        let output = match self.node.get("output_type") {
+            None => Output::Generate,
+            Some(node) => match node.text() {
+                Some("loglikelihood") => Output::LogLikelihood,
+                Some("loglikelihood_rolling") => Output::Rolling,
+                Some("multiple_choice") => Output::MultipleChoice,
+                Some("generate_until") => Output::Generate,
+                _ => {
+                    let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
+                    return Err(wrong("output_type", all, node));
+                }
+            },
+        };
+        let absent = |key: &str| {
+            Error::bad_input(format!("a task needs `{key}`"))
+                .at(self.node.place.to_string())
+                .expected(format!("`{key}: …`"))
+        };
+        let path = self.text("dataset_path")?.ok_or_else(|| absent("dataset_path"))?;
+        let options = match self.get("dataset_kwargs")? {
+            Some(node) if matches!(node.tree, Tree::Map(_)) => node.plain()?,
+            Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
+            None => Value::Map(Vec::new()),
+        };
+        let data = Data { path, name: self.text("dataset_name")?, options };
+        let text = self.field("doc_to_text")?.ok_or_else(|| absent("doc_to_text"))?;
+        let target = self.field("doc_to_target")?.ok_or_else(|| absent("doc_to_target"))?;
+        let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
+        if output == Output::MultipleChoice && choices.is_none() {
+            return Err(absent("doc_to_choice"));
+        }
+        let (test, validation) = (self.text("test_split")?, self.text("validation_split")?);
+        if test.is_none() && validation.is_none() {
+            return Err(absent("test_split").expected("`test_split` or `validation_split`"));
+        }
+        let fewshot_delimiter = self.joined("fewshot_delimiter", "\n\n")?;
+        let target_delimiter = self.joined("target_delimiter", " ")?;
+        let prefix = self.field("gen_prefix")?;
+        let shots = match self.get("num_fewshot")? {
+            None => None,
+            Some(node) => Some(whole(node).ok_or_else(|| wrong("num_fewshot", "a number from 0", node))?),
+        };
+        let repeats = match self.get("repeats")? {
+            None => 1,
+            Some(node) => {
+                whole(node).filter(|times| *times > 0).ok_or_else(|| wrong("repeats", "a number from 1", node))?
+            }
+        };
+        let version = self.node.get("metadata").and_then(|node| node.get("version"));
+        let mut definition = Definition {
+            alias: self.text("task_alias")?.unwrap_or_else(|| name.clone()),
+            name,
+            version: version.and_then(|node| node.plain().ok()).map_or("Yaml".to_owned(), |version| version.text()),
+            data,
+            training: self.text("training_split")?,
+            validation,
+            test,
+            keep_rows: self.keep_rows()?,
+            output,
+            description: self
+                .field("description")?
+                .filter(|field| !matches!(field, Field::Text(_, text) if text.is_empty())),
+            target_delimiter: target_delimiter.clone(),
+            shots,
+            generation: self.generation(output, &fewshot_delimiter)?,
+            repeats,
+            filters: self.filters(output)?,
+            metrics: self.metrics(output)?,
+            place: self.node.place.clone(),
+            examples: Examples {
+                first: false,
+                split: self.text("fewshot_split")?,
+                samples: None,
+                text: text.clone(),
+                target: target.clone(),
+                choices: choices.clone(),
+                prefix: prefix.clone(),
+                target_delimiter,
+                delimiter: fewshot_delimiter.clone(),
+            },
+            fewshot_delimiter,
+            text,
+            target,
+            choices,
+            prefix,
+        };
+        if let Some(node) = self.get("fewshot_config")? {
+            examples(node, &mut definition.examples)?;
+        }
+        Ok(definition)
+    }
+
+    fn keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {
+        let mut found = Vec::new();
+        if let Some(Node { tree: Tree::Hook(hook), place }) = self.node.get("process_docs") {
+            found.extend(equivalent::kept_rows(hook, place));
+        }
+        if let Some(node) = self.get("keep_rows")? {
+            if !matches!(node.tree, Tree::Map(_)) {
+                return Err(wrong("keep_rows", "a mapping of columns to a value, or a list of values", node));
+            }
+            found.push(node.plain()?);
+        }
+        let pairs = found.into_iter().flat_map(|value| if let Value::Map(pairs) = value { pairs } else { Vec::new() });
+        Ok(pairs
+            .map(|(column, value)| (column.text(), if let Value::List(items) = value { items } else { vec![value] }))
+            .collect())
+    }
+
+    fn generation(&self, output: Output, delimiter: &str) -> Result<Value> {
+        if output != Output::Generate {
+            return Ok(Value::Map(Vec::new()));
+        }
+        let stops = Value::List(vec![Value::from(delimiter)]);
+        let Some(node) = self.get("generation_kwargs")? else {
+            return Ok(Value::Map(vec![
+                (Value::from("temperature"), Value::Float(0.0)),
+                (Value::from("do_sample"), Value::Bool(false)),
+                (Value::from("max_gen_toks"), Value::Int(256)),
+                (Value::from("until"), stops),
+            ]));
+        };
+        if !matches!(node.tree, Tree::Map(_)) {
+            return Err(wrong("generation_kwargs", "a mapping", node));
+        }
+        let mut settings = node.plain()?;
+        if let Some(temperature) = settings.get("temperature") {
+            let number = match temperature {
+                Value::Float(number) => Some(*number),
+                Value::Text(text) => text.parse().ok(),
+                other => other.as_int().map(|number| number as f64),
+            };
+            let place = node.get("temperature").unwrap_or(node);
+            let number = number.ok_or_else(|| wrong("temperature", "a number", place))?;
+            settings.set("temperature", Value::Float(number));
+        }
+        match settings.get("until").cloned() {
+            None => settings.set("until", stops),
+            Some(Value::List(items)) if items.iter().all(|item| item.as_text().is_some()) => {
+                if !items.is_empty() && items.iter().all(|item| item.as_text() == Some("")) {
+                    let place = node.get("until").unwrap_or(node);
+                    return Err(wrong("until", "texts at which a generation stops", place)
+                        .hint("an empty text stops nothing: `until: []` says that nothing does"));
+                }
+            }
+            Some(Value::Text(_) | Value::None) => {}
+            Some(_) => return Err(wrong("until", "a list of texts", node.get("until").unwrap_or(node))),
+        }
+        Ok(settings)
+    }
+
+    fn filters(&self, output: Output) -> Result<Vec<Pipeline>> {
+        let Some(node) = self.get("filter_list")? else { return Ok(vec![Pipeline::first()]) };
+        let Tree::List(items) = &node.tree else { return Err(wrong("filter_list", "a list of pipelines", node)) };
+        let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
+        if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))
+        {
+            return Err(wrong("filter_list", "take_first, which is all that numbers can be filtered by", node)
+                .found(odd.name.clone()));
+        }
+        Ok(pipelines)
+    }
+
+    fn metrics(&self, output: Output) -> Result<Vec<Metric>> {
+        let Some(node) = self.get("metric_list")? else {
+            let names: &[Kind] = match output {
+                Output::LogLikelihood => &[Kind::Perplexity, Kind::Acc],
+                Output::Rolling => &[Kind::WordPerplexity, Kind::BytePerplexity, Kind::BitsPerByte],
+                Output::MultipleChoice => &[Kind::Acc, Kind::AccNorm],
+                Output::Generate => &[Kind::ExactMatch],
+            };
+            return Ok(names.iter().map(|kind| Metric::plain(*kind)).collect());
+        };
+        let Tree::List(items) = &node.tree else { return Err(wrong("metric_list", "a list of metrics", node)) };
+        let mut metrics: Vec<Metric> = Vec::new();
+        for item in items {
+            let weighted = matches!(item.get("aggregation"), Some(Node { tree: Tree::Hook(_), .. }));
+            let mut item = item.clone();
+            if weighted {
+                let place = item.place.clone();
+                let name = Tree::Scalar(Value::from(Aggregation::WeightedF1.name()));
+                item.set(&Value::from("aggregation"), Node { tree: name, place });
+            }
+            let metric = Metric::read(&item, output)?;
+            // Of one metric the last entry counts, as keys of a map do.
+            match metrics.iter_mut().find(|old| old.kind == metric.kind) {
+                Some(old) => *old = metric,
+                None => metrics.push(metric),
+            }
+        }
+        Ok(metrics)
+    }
+}
+
+fn whole(node: &Node) -> Option<usize> {
+    match &node.tree {
+        Tree::Scalar(Value::Int(number)) => usize::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn field(key: &str, node: &Node) -> Result<Field> {
+    match &node.tree {
+        Tree::Scalar(Value::Text(text)) => {
+            let template = Template::new(text, &node.place).map_err(|error| error.at(format!("`{key}`")))?;
+            Ok(Field::Text(Box::new(template), text.clone()))
+        }
+        Tree::Scalar(value @ (Value::Int(_) | Value::Bool(_))) => Ok(Field::Fixed(value.clone())),
+        Tree::List(_) if key.ends_with("target") => Ok(Field::Fixed(node.plain()?)),
+        Tree::Hook(function) => Err(hooked(key, function, &node.place)),
+        _ => Err(wrong(key, "a column, a template or a number", node)),
+    }
+}
+
+fn choices(key: &str, node: &Node) -> Result<Field> {
+    match &node.tree {
+        Tree::List(_) => Ok(Field::Fixed(node.plain()?)),
+        Tree::Map(pairs) => {
+            Ok(Field::Fixed(Value::List(pairs.iter().map(|(_, node)| node.plain()).collect::<Result<_>>()?)))
+        }
+        Tree::Scalar(Value::Text(_)) | Tree::Hook(_) => field(key, node),
+        Tree::Scalar(_) => Err(wrong(key, "a list, a mapping, a column or a template", node)),
+    }
+}
+
+fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
+    if !matches!(node.tree, Tree::Map(_)) {
+        return Err(wrong("fewshot_config", "a mapping", node));
+    }
+    for (key, node) in node.pairs() {
+        let name = key.as_text().unwrap_or_default();
+        let full = format!("fewshot_config.{name}");
+        if let Tree::Hook(function) = &node.tree {
+            return Err(hooked(&full, function, &node.place));
+        }
+        let text = || node.text().map(str::to_owned).ok_or_else(|| wrong(&full, "a text", node));
+        match name {
+            "sampler" => match node.text() {
+                Some("default") => examples.first = false,
+                Some("first_n") => examples.first = true,
+                _ => return Err(wrong(&full, "default or first_n", node)),
+            },
+            // What is set to nothing here takes nothing over from the task.
+            "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
+            "samples" if !node.is_null() => {
+                let Value::List(items) = node.plain()? else { return Err(wrong(&full, "a list of examples", node)) };
+                if let Some(odd) = items.iter().find(|item| !matches!(item, Value::Map(_))) {
+                    return Err(wrong(&full, "a list of mappings", node).found(odd.repr()));
+                }
+                examples.samples = Some(items);
+            }
+            "doc_to_text" if !node.is_null() => examples.text = field(&full, node)?,
+            "doc_to_target" if !node.is_null() => examples.target = field(&full, node)?,
+            "doc_to_choice" => examples.choices = if node.is_null() { None } else { Some(choices(&full, node)?) },
+            "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(field(&full, node)?) },
+            "fewshot_delimiter" => examples.delimiter = text()?,
+            "target_delimiter" => examples.target_delimiter = text()?,
+            // The harness takes it and does nothing with it.
+            "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
+            "process_docs" if node.is_null() => {}
+            _ => {
+                let bad = Error::bad_input(format!("`{full}` is no key of examples")).at(node.place.to_string());
+                return Err(bad.found(texts(node).join(", ")));
+            }
+        }
+    }
+    Ok(())
+}

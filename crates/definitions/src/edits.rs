@@ -1,0 +1,206 @@
+//! TER, the translation edit rate: a port of sacrebleu's port of Tercom (`sacrebleu/metrics/lib_ter.py`), to the shift.
+
+use std::collections::HashMap;
+
+use crate::value::words;
+
+const MOST_WORDS: usize = 10;
+const MOST_DISTANCE: usize = 50;
+const BEAM: usize = 25;
+const MOST_CANDIDATES: usize = 1000;
+const INFINITE: i64 = 10_000_000_000_000_000;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Edit {
+    Insert,
+    Delete,
+    Keep,
+    Replace,
+    Unknown,
+}
+
+/// TER, in percent, of texts to one reference each: (reference, text). Lower is better.
+pub fn ter(pairs: &[(&str, &str)]) -> f64 {
+    let (mut edits, mut length) = (0usize, 0usize);
+    for (reference, text) in pairs {
+        let (reference, text) = (reference.to_lowercase(), text.to_lowercase());
+        let mut numbers = HashMap::new();
+        let mut numbered = |text: &str| {
+            let ids = words(text).map(|word| {
+                let next = numbers.len();
+                *numbers.entry(word.to_owned()).or_insert(next)
+            });
+            ids.collect::<Vec<usize>>()
+        };
+        let (reference, text) = (numbered(&reference), numbered(&text));
+        edits += rate(&text, &reference);
+        length += reference.len();
+    }
+    match (length, edits) {
+        (0, 0) => 0.0,
+        (0, _) => 100.0,
+        _ => 100.0 * (edits as f64 / length as f64),
+    }
+}
+
+/// How many edits and shifts make one sequence of the other.
+fn rate(text: &[usize], reference: &[usize]) -> usize {
+    if reference.is_empty() {
+        return text.len();
+    }
+    let (mut words, mut shifts, mut checked) = (text.to_vec(), 0, 0);
+    while let Some((gain, shifted)) = best_shift(&words, reference, &mut checked) {
+        if checked >= MOST_CANDIDATES || gain <= 0 {
+            break;
+        }
+        shifts += 1;
+        words = shifted;
+    }
+    shifts + usize::try_from(distance(&words, reference).0).unwrap_or(0)
+}
+
+/// The shift that helps most, with what it gains; none where nothing can be shifted.
+fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
+    let (before, trace) = distance(text, reference);
+    let aligned = Alignment::of(&trace);
+    // Gain, length, minus the places: the highest is the best.
+    type Ranked = ((i64, usize, i64, i64), Vec<usize>);
+    let mut best: Option<Ranked> = None;
+    let signed = |at: usize| i64::try_from(at).unwrap_or(i64::MAX);
+    for from in 0..text.len() {
+        for to in 0..reference.len() {
+            if from.abs_diff(to) > MOST_DISTANCE {
+                continue;
+            }
+            let mut length = 0;
+            while length < MOST_WORDS && text[from + length] == reference[to + length] {
+                length += 1;
+                candidates(&aligned, from, to, length, &mut |target| {
+                    let shifted = shifted(text, from, length, target);
+                    *checked += 1;
+                    let key = (before - distance(&shifted, reference).0, length, -signed(from), -signed(target));
+                    if best.as_ref().is_none_or(|(old, _)| key > *old) {
+                        best = Some((key, shifted));
+                    }
+                });
+                if *checked >= MOST_CANDIDATES {
+                    return best.map(|(key, shifted)| (key.0, shifted));
+                }
+                if text.len() == from + length || reference.len() == to + length {
+                    break;
+                }
+            }
+        }
+    }
+    best.map(|(key, shifted)| (key.0, shifted))
+}
+
+/// Where a piece of the text may be shifted to.
+fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
+    if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
+        || aligned.reference_wrong[to..to + length].iter().all(|wrong| !wrong)
+    {
+        return;
+    }
+    let inside = |at: i64| usize::try_from(at).is_ok_and(|at| (from..from + length).contains(&at));
+    if aligned.place.get(to).is_none_or(|at| inside(*at)) {
+        return;
+    }
+    let mut last = None;
+    for offset in 0..=length {
+        // Before the first word, or behind the word that stands before.
+        let target = match (to + offset).checked_sub(1) {
+            None => Some(0),
+            Some(at) => aligned.place.get(at).and_then(|at| usize::try_from(at + 1).ok()),
+        };
+        let Some(target) = target else { break };
+        if last != Some(target) {
+            last = Some(target);
+            take(target);
+        }
+    }
+}
+
+fn shifted(words: &[usize], from: usize, length: usize, target: usize) -> Vec<usize> {
+    let piece = &words[from..from + length];
+    let parts: [&[usize]; 4] = if target < from {
+        [&words[..target], piece, &words[target..from], &words[from + length..]]
+    } else if target > from + length {
+        [&words[..from], &words[from + length..target], piece, &words[target..]]
+    } else {
+        let end = (length + target).min(words.len());
+        [&words[..from], &words[from + length..end.max(from + length)], piece, &words[end..]]
+    };
+    parts.concat()
+}
+
+/// Which word of the text stands at each of the reference, and which are wrong.
+struct Alignment {
+    place: Vec<i64>,
+    text_wrong: Vec<bool>,
+    reference_wrong: Vec<bool>,
+}
+
+impl Alignment {
+    /// Of the edits that make the reference of the text; here they are read the other way round.
+    fn of(trace: &[Edit]) -> Self {
+        let mut aligned = Self { place: Vec::new(), text_wrong: Vec::new(), reference_wrong: Vec::new() };
+        let mut at = -1;
+        for edit in trace {
+            let wrong = *edit != Edit::Keep;
+            if *edit != Edit::Insert {
+                at += 1;
+                aligned.text_wrong.push(wrong);
+            }
+            if *edit != Edit::Delete {
+                aligned.place.push(at);
+                aligned.reference_wrong.push(wrong);
+            }
+        }
+        aligned
+    }
+}
+
+/// The edit distance within a beam around the diagonal, and the edits.
+fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
+    let (rows, columns) = (text.len() + 1, reference.len() + 1);
+    let mut table = vec![vec![(INFINITE, Edit::Unknown); columns]; rows];
+    for (at, cell) in (0..).zip(&mut table[0]) {
+        *cell = (at, Edit::Insert);
+    }
+    let ratio = if text.is_empty() { 1.0 } else { reference.len() as f64 / text.len() as f64 };
+    let beam = if (BEAM as f64) < ratio / 2.0 { (ratio / 2.0 + BEAM as f64).ceil() as usize } else { BEAM };
+    for i in 1..rows {
+        let diagonal = (i as f64 * ratio).floor() as usize;
+        let end = if i + 1 == rows { columns } else { columns.min(diagonal + beam) };
+        for j in diagonal.saturating_sub(beam)..end {
+            if j == 0 {
+                table[i][0] = (table[i - 1][0].0 + 1, Edit::Delete);
+                continue;
+            }
+            let (cost, edit) = if text[i - 1] == reference[j - 1] { (0, Edit::Keep) } else { (1, Edit::Replace) };
+            for option in [
+                (table[i - 1][j - 1].0 + cost, edit),
+                (table[i - 1][j].0 + 1, Edit::Delete),
+                (table[i][j - 1].0 + 1, Edit::Insert),
+            ] {
+                if table[i][j].0 > option.0 {
+                    table[i][j] = option;
+                }
+            }
+        }
+    }
+    let (mut i, mut j, mut trace) = (rows - 1, columns - 1, Vec::new());
+    while i > 0 || j > 0 {
+        let edit = table[i][j].1;
+        trace.push(edit);
+        match edit {
+            Edit::Insert => j = j.saturating_sub(1),
+            Edit::Delete => i = i.saturating_sub(1),
+            Edit::Keep | Edit::Replace => (i, j) = (i.saturating_sub(1), j.saturating_sub(1)),
+            Edit::Unknown => break,
+        }
+    }
+    trace.reverse();
+    (table[rows - 1][columns - 1].0, trace)
+}

@@ -1,0 +1,67 @@
+//! Values to the template engine and back.
+
+use std::sync::Arc;
+
+use minijinja::value::{Enumerator, Object, ValueKind};
+use minijinja::{Error as JinjaError, ErrorKind, Value as Jinja};
+
+use crate::value::Value;
+
+/// A map that keeps its order.
+#[derive(Debug)]
+struct Ordered(Vec<(Value, Jinja)>);
+
+impl Object for Ordered {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        let key = python(key).ok()?;
+        self.0.iter().find(|(own, _)| *own == key).map(|(_, value)| value.clone())
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        self.0.iter().find(|(own, _)| own.as_text() == Some(key)).map(|(_, value)| value.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.iter().map(|(key, _)| jinja(key)).collect())
+    }
+}
+
+/// A value as templates take it.
+pub(crate) fn jinja(value: &Value) -> Jinja {
+    match value {
+        Value::None => Jinja::from(()),
+        Value::Bool(truth) => Jinja::from(*truth),
+        Value::Int(number) => Jinja::from(*number),
+        Value::Float(number) => Jinja::from(*number),
+        Value::Text(text) => Jinja::from(text.as_str()),
+        Value::List(items) => items.iter().map(jinja).collect::<Vec<_>>().into(),
+        Value::Map(pairs) => {
+            Jinja::from_object(Ordered(pairs.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
+        }
+    }
+}
+
+/// A value of a template as Python has it.
+pub(crate) fn python(value: &Jinja) -> std::result::Result<Value, JinjaError> {
+    Ok(match value.kind() {
+        ValueKind::Undefined => return Err(JinjaError::from(ErrorKind::UndefinedError)),
+        ValueKind::None => Value::None,
+        ValueKind::Bool => Value::Bool(value.is_true()),
+        ValueKind::Number if value.is_integer() => {
+            let number = value.as_i64();
+            Value::Int(
+                number.ok_or_else(|| JinjaError::new(ErrorKind::InvalidOperation, "a number of more than 64 bits"))?,
+            )
+        }
+        ValueKind::Number => Value::Float(f64::try_from(value.clone())?),
+        ValueKind::Seq | ValueKind::Iterable => {
+            Value::List(value.try_iter()?.map(|item| python(&item)).collect::<std::result::Result<_, _>>()?)
+        }
+        ValueKind::Map => {
+            let pairs = value.try_iter()?.map(|key| Ok((python(&key)?, python(&value.get_item(&key)?)?)));
+            Value::Map(pairs.collect::<std::result::Result<_, JinjaError>>()?)
+        }
+        ValueKind::Invalid => return Err(JinjaError::new(ErrorKind::InvalidOperation, value.to_string())),
+        _ => Value::Text(value.to_string()),
+    })
+}

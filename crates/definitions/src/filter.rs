@@ -1,0 +1,407 @@
+//! What is done with answers before they are scored: the harness' filters.
+
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
+use ghostlab_core::error::{Error, Result};
+
+use crate::pattern::{Pattern, escaped};
+use crate::value::{Value, strip};
+use crate::yaml::{Node, Tree, hooked, wrong};
+
+/// What a pattern finds, where it finds nothing.
+const FALLBACK: &str = "[invalid]";
+/// The pattern where a definition gives none.
+const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
+
+/// Filters, one after the other.
+#[derive(Debug, Clone)]
+pub struct Pipeline {
+    /// Its name, which scores carry.
+    pub name: String,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Regex(Box<Extraction>),
+    Choice { own: Box<Extraction>, lower: bool, bare: bool, ignored: Vec<Pattern> },
+    TakeFirst,
+    TakeFirstK(usize),
+    Majority,
+    Strip,
+    Lower,
+    Upper,
+    Map { pairs: Vec<(Value, Value)>, other: Value },
+}
+
+#[derive(Debug, Clone)]
+struct Extraction {
+    pattern: Pattern,
+    select: i64,
+    fallback: String,
+}
+
+impl Pipeline {
+    /// The pipeline where a definition names none: the first answer.
+    pub fn first() -> Self {
+        Self { name: "none".to_owned(), steps: vec![Step::TakeFirst] }
+    }
+
+    /// Whether all it does is to take the first answer.
+    pub fn is_first(&self) -> bool {
+        matches!(self.steps[..], [Step::TakeFirst])
+    }
+
+    /// Reads an entry of `filter_list`.
+    ///
+    /// # Errors
+    /// When it has an unknown filter, or options that the filter does not have.
+    pub fn read(node: &Node) -> Result<Self> {
+        if let Some((key, odd)) =
+            node.pairs().iter().find(|(key, _)| !["name", "filter"].contains(&key.as_text().unwrap_or("")))
+        {
+            return Err(wrong(&key.text(), "`name` and `filter`, which are all that a pipeline has", odd));
+        }
+        let name =
+            node.get("name").and_then(Node::text).ok_or_else(|| wrong("filter_list", "entries with `name`", node))?;
+        let Some(Node { tree: Tree::List(steps), .. }) = node.get("filter") else {
+            return Err(wrong("filter", "a list of functions", node));
+        };
+        let steps = steps.iter().map(Step::read).collect::<Result<Vec<_>>>()?;
+        if !steps.iter().any(|step| matches!(step, Step::TakeFirst)) {
+            let last = "take_first in it: metrics take one answer, not a list";
+            return Err(wrong("filter", last, node).found(format!("the pipeline `{name}`")));
+        }
+        Ok(Self { name: name.to_owned(), steps })
+    }
+
+    /// One answer out of all that were given to a request.
+    ///
+    /// # Errors
+    /// When a filter cannot be applied to what it gets, as in the harness.
+    pub fn apply(&self, answers: Value, document: &Value) -> Result<Value> {
+        let place = |error: Error| error.at(format!("filter `{}`", self.name));
+        self.steps.iter().try_fold(answers, |answers, step| step.apply(&answers, document)).map_err(place)
+    }
+}
+
+impl Step {
+    fn read(node: &Node) -> Result<Self> {
+        let mut options = Options { node, used: vec!["function"] };
+        let name = match node.get("function") {
+            Some(Node { tree: Tree::Hook(hook), place }) => return Err(hooked("filter_list.function", hook, place)),
+            function => {
+                function.and_then(Node::text).ok_or_else(|| wrong("filter", "entries with `function`", node))?
+            }
+        };
+        let step = match name {
+            "regex" => Self::Regex(Box::new(options.extraction()?)),
+            "multi_choice_regex" => Self::Choice {
+                own: Box::new(options.extraction()?),
+                lower: options.truth("ignore_case")?,
+                bare: options.truth("ignore_punctuation")?,
+                ignored: options.patterns("regexes_to_ignore")?,
+            },
+            "take_first" => Self::TakeFirst,
+            "take_first_k" => {
+                let k = options.get("k").and_then(|k| usize::try_from(k.as_int()?).ok()).filter(|k| *k > 0);
+                Self::TakeFirstK(k.ok_or_else(|| wrong("k", "a number from 1", node))?)
+            }
+            "majority_vote" => Self::Majority,
+            "remove_whitespace" => Self::Strip,
+            "lowercase" => Self::Lower,
+            "uppercase" => Self::Upper,
+            "map" => {
+                let pairs = match options.get("mapping_dict") {
+                    None | Some(Value::None) => Vec::new(),
+                    Some(Value::Map(pairs)) => pairs,
+                    Some(_) => return Err(wrong("mapping_dict", "a mapping", node)),
+                };
+                Self::Map { pairs, other: options.get("default_value").unwrap_or(Value::None) }
+            }
+            _ => {
+                return Err(wrong(
+                    "function",
+                    "regex, multi_choice_regex, take_first, take_first_k, majority_vote, remove_whitespace, lowercase, uppercase or map",
+                    node.get("function").unwrap_or(node),
+                ));
+            }
+        };
+        options.all_used()?;
+        Ok(step)
+    }
+
+    fn apply(&self, answers: &Value, document: &Value) -> Result<Value> {
+        let each = |change: &dyn Fn(&str) -> Result<String>| {
+            let changed = items(answers)?.into_iter().map(|item| match item {
+                Value::Text(text) => Ok(Value::Text(change(&text)?)),
+                other => Err(Error::job("a filter of texts got something else").found(other.repr())),
+            });
+            Ok(Value::List(changed.collect::<Result<_>>()?))
+        };
+        match self {
+            Self::Regex(extraction) => {
+                let found = items(answers)?.into_iter().map(|item| {
+                    let found = extraction.find(item.as_text().unwrap_or(""))?;
+                    Ok(Value::Text(
+                        found
+                            .filter(|(part, tuple)| !(*tuple && part.is_empty()))
+                            .map_or_else(|| extraction.fallback.clone(), |(part, _)| part),
+                    ))
+                });
+                Ok(Value::List(found.collect::<Result<_>>()?))
+            }
+            Self::Choice { own, lower, bare, ignored } => choice(own, *lower, *bare, ignored, answers, document),
+            Self::TakeFirst => {
+                let first = items(answers)?.into_iter().next();
+                first.ok_or_else(|| Error::job("there is no first answer to take").found(answers.repr()))
+            }
+            Self::TakeFirstK(k) => {
+                let mut all = items(answers)?;
+                if all.len() < *k {
+                    return Err(Error::bad_input(format!(
+                        "there are {} answers, and the first {k} are to be taken",
+                        all.len()
+                    ))
+                    .hint("raise `repeats`"));
+                }
+                all.truncate(*k);
+                Ok(Value::List(all))
+            }
+            Self::Majority => {
+                let all = items(answers)?;
+                let count = |item: &Value| all.iter().filter(|other| *other == item).count();
+                let most = all.iter().map(count).max();
+                let winner = all.iter().find(|item| Some(count(item)) == most).cloned();
+                winner
+                    .map(|winner| Value::List(vec![winner]))
+                    .ok_or_else(|| Error::job("there is no answer to vote for"))
+            }
+            Self::Strip => each(&|text| Ok(strip(text).to_owned())),
+            Self::Lower => each(&|text| Ok(text.to_lowercase())),
+            Self::Upper => each(&|text| Ok(text.to_uppercase())),
+            Self::Map { pairs, other } => {
+                let mapped = items(answers)?.into_iter().map(|item| {
+                    pairs.iter().find(|(key, _)| *key == item).map_or_else(|| other.clone(), |(_, value)| value.clone())
+                });
+                Ok(Value::List(mapped.collect()))
+            }
+        }
+    }
+}
+
+/// What Python iterates over: the items of a list, the characters of a text.
+fn items(value: &Value) -> Result<Vec<Value>> {
+    match value {
+        Value::List(items) => Ok(items.clone()),
+        Value::Text(text) => Ok(text.chars().map(|c| Value::Text(c.to_string())).collect()),
+        other => Err(Error::job("a filter needs a list of answers").found(other.repr())),
+    }
+}
+
+impl Extraction {
+    /// The chosen match, and whether it is of several groups; none where there is no match.
+    fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
+        chosen(&self.pattern.find_all(text)?, self.select)
+    }
+}
+
+/// Of all matches the one that is selected, of its groups the first that is not empty.
+fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
+    if all.is_empty() {
+        return Ok(None);
+    }
+    let length = i64::try_from(all.len()).unwrap_or(i64::MAX);
+    let at = if select < 0 { select + length } else { select };
+    let groups = usize::try_from(at).ok().and_then(|at| all.get(at)).ok_or_else(|| {
+        Error::job("`group_select` is beyond the matches")
+            .expected(format!("at most {} matches are needed", all.len()))
+            .found(select.to_string())
+    })?;
+    let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));
+    Ok(Some((part.to_owned(), groups.len() > 1 && groups.iter().all(String::is_empty))))
+}
+
+fn choice(
+    own: &Extraction,
+    lower: bool,
+    bare: bool,
+    ignored: &[Pattern],
+    answers: &Value,
+    document: &Value,
+) -> Result<Value> {
+    static PUNCTUATION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\p{P}").ok());
+    let cleaned = |text: &str| -> Result<String> {
+        let mut text = ignored.iter().try_fold(text.to_owned(), |text, pattern| pattern.removed(&text))?;
+        if lower {
+            text = text.to_lowercase();
+        }
+        Ok(match PUNCTUATION.as_ref().filter(|_| bare) {
+            Some(punctuation) => punctuation.replace_all(&text, "").into_owned(),
+            None => text,
+        })
+    };
+    let choices = document.get("choices").and_then(Value::as_list).ok_or_else(|| {
+        Error::bad_input("`multi_choice_regex` reads the column `choices`")
+            .expected("a list of texts in it")
+            .found(document.repr())
+    })?;
+    let mut texts = Vec::new();
+    for choice in choices {
+        let text = choice.as_text().ok_or_else(|| Error::bad_input("a choice is no text").found(choice.repr()))?;
+        texts.push(cleaned(strip(text))?);
+    }
+    let letter = |at: usize| char::from_u32('A' as u32 + u32::try_from(at).unwrap_or(0)).unwrap_or('?').to_string();
+    let by_text = Pattern::new(&texts.iter().map(|text| escaped(text)).collect::<Vec<_>>().join("|"))?;
+    let letters = (0..texts.len()).map(|at| escaped(&letter(at))).collect::<Vec<_>>().join("|");
+    let by_letter = Pattern::new(&format!(r":[\s]*({letters})"))?;
+    let found = items(answers)?.into_iter().map(|answer| {
+        let answer = answer.as_text().unwrap_or("");
+        let named = |part: String, places: &dyn Fn(&str) -> Option<usize>| match places(&part) {
+            Some(at) if !part.is_empty() => format!("({})", letter(at)),
+            _ => part,
+        };
+        let mut part = own.find(answer)?.map_or(String::new(), |(part, _)| part);
+        if part.is_empty() {
+            let found =
+                chosen(&by_text.find_all(&cleaned(answer)?)?, own.select)?.map_or(String::new(), |(part, _)| part);
+            // Of equal choices the last one stands for the text.
+            part = named(found, &|part| texts.iter().rposition(|text| text == part));
+        }
+        if part.is_empty() {
+            let found = chosen(&by_letter.find_all(answer)?, own.select)?.map_or(String::new(), |(part, _)| part);
+            part = named(found, &|part| (0..texts.len()).find(|at| letter(*at) == part));
+        }
+        Ok(Value::Text(if part.is_empty() { own.fallback.clone() } else { part }))
+    });
+    Ok(Value::List(found.collect::<Result<_>>()?))
+}
+
+/// Options of a filter; what is not asked for is refused.
+struct Options<'a> {
+    node: &'a Node,
+    used: Vec<&'static str>,
+}
+
+impl Options<'_> {
+    fn get(&mut self, key: &'static str) -> Option<Value> {
+        self.used.push(key);
+        self.node.get(key).and_then(|node| node.plain().ok())
+    }
+
+    fn truth(&mut self, key: &'static str) -> Result<bool> {
+        match self.get(key) {
+            None | Some(Value::None) => Ok(false),
+            Some(Value::Bool(truth)) => Ok(truth),
+            Some(_) => Err(wrong(key, "true or false", self.node)),
+        }
+    }
+
+    fn patterns(&mut self, key: &'static str) -> Result<Vec<Pattern>> {
+        match self.get(key) {
+            None | Some(Value::None) => Ok(Vec::new()),
+            Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => all
+                .iter()
+                .map(|one| Pattern::new(&one.text()).map_err(|error| error.at(self.node.place.to_string())))
+                .collect(),
+            Some(_) => Err(wrong(key, "a list of regular expressions", self.node)),
+        }
+    }
+
+    fn extraction(&mut self) -> Result<Extraction> {
+        let mut text = |key: &'static str, other: &str| match self.get(key) {
+            None => Ok(other.to_owned()),
+            Some(Value::Text(text)) => Ok(text),
+            Some(_) => Err(wrong(key, "a text", self.node)),
+        };
+        let (source, fallback) = (text("regex_pattern", NUMBER)?, text("fallback", FALLBACK)?);
+        let select = match self.get("group_select") {
+            None => 0,
+            Some(value) => value.as_int().ok_or_else(|| wrong("group_select", "a whole number", self.node))?,
+        };
+        let place = self.node.get("regex_pattern").unwrap_or(self.node).place.to_string();
+        Ok(Extraction { pattern: Pattern::new(&source).map_err(|error| error.at(place))?, select, fallback })
+    }
+
+    fn all_used(&self) -> Result<()> {
+        let odd = self.node.pairs().iter().find(|(key, _)| !self.used.contains(&key.as_text().unwrap_or("")));
+        match odd {
+            Some((key, Node { tree: Tree::Hook(hook), place })) => {
+                Err(hooked(&format!("filter_list.{}", key.text()), hook, place))
+            }
+            Some((key, node)) => Err(wrong(&key.text(), &format!("one of {}", self.used.join(", ")), node)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yaml::parse;
+
+    fn filtered(steps: &str, answers: &[&str], document: &str) -> Result<String> {
+        let pipeline = Pipeline::read(&parse(&format!("name: n\nfilter: {steps}"), "f")?)?;
+        let answers = Value::List(answers.iter().map(|answer| Value::from(*answer)).collect());
+        Ok(pipeline.apply(answers, &serde_json::from_str(document).unwrap())?.repr())
+    }
+
+    /// Expected answers: the harness' own filters at `4e7e0d4`.
+    #[test]
+    fn filters_give_what_the_harness_gives() {
+        let all = [
+            (
+                r"[{function: regex, regex_pattern: '(\d+)', group_select: -1}, {function: take_first}]",
+                vec!["a 1 b 22"],
+                "'22'",
+            ),
+            (r"[{function: regex, regex_pattern: 'x(\d*)'}, {function: take_first}]", vec!["ax"], "''"),
+            (r"[{function: regex, regex_pattern: '(a)?(b)?c'}, {function: take_first}]", vec!["c"], "'[invalid]'"),
+            (r"[{function: regex}, {function: take_first}]", vec!["none"], "'[invalid]'"),
+            (
+                "[{function: take_first_k, k: 3}, {function: majority_vote}, {function: take_first}]",
+                vec!["b", "a", "a", "b"],
+                "'a'",
+            ),
+            ("[{function: majority_vote}, {function: take_first}]", vec!["b", "a", "a", "b"], "'b'"),
+            ("[{function: remove_whitespace}, {function: take_first}]", vec![" \u{1f}x\u{a0}"], "'x'"),
+            (
+                "[{function: take_first}, {function: map, mapping_dict: {B: 2}, default_value: -1}, {function: take_first}]",
+                vec!["Bx"],
+                "2",
+            ),
+            ("[{function: lowercase}, {function: take_first}]", vec!["ÄB"], "'äb'"),
+        ];
+        for (steps, answers, expected) in all {
+            assert_eq!(filtered(steps, &answers, "{}").unwrap(), expected, "{steps}");
+        }
+        let choices = "[{function: multi_choice_regex, group_select: 0, ignore_case: true, ignore_punctuation: true, \
+            regex_pattern: '(\\([A-Z]\\))'}, {function: take_first}]";
+        let document = r#"{"choices": ["Guilty", "Guilty of Romance", "No!"]}"#;
+        for (answer, expected) in [
+            ("it is (B)", "'(B)'"),
+            ("guilty of romance", "'(A)'"),
+            ("I say: no", "'(C)'"),
+            ("Answer: C", "'(C)'"),
+            ("hm", "'[invalid]'"),
+        ] {
+            assert_eq!(filtered(choices, &[answer], document).unwrap(), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn what_the_harness_cannot_do_is_an_error() {
+        let error = |steps: &str| filtered(steps, &["1"], "{}").unwrap_err().to_string();
+        assert!(
+            error(r"[{function: regex, regex_pattern: '(\d)', group_select: 5}, {function: take_first}]")
+                .contains("group_select")
+        );
+        assert!(error("[{function: take_first_k, k: 2}, {function: take_first}]").contains("repeats"));
+        assert!(error("[{function: format_span}, {function: take_first}]").contains("f:2"));
+        assert!(error("[{function: custom, filter_fn: !function a.b}, {function: take_first}]").contains("f:2"));
+        assert!(error("[{function: take_first, k: 1}]").contains("`k`"));
+        assert!(error("[{function: regex, regex_pattern: '('}, {function: take_first}]").contains("f:2"));
+        assert!(error("[{function: remove_whitespace}]").contains("take_first"));
+    }
+}

@@ -1,0 +1,44 @@
+//! Task definitions of lm-evaluation-harness without Python: YAML in; documents, requests, filters, metrics and groups out.
+//! It knows no models, no tensors and no downloads: rows come through [`Rows`], answers through [`Answer`].
+//!
+//! What the harness does at commit `4e7e0d4` is done here to the byte; what needs Python is refused by its key, with file
+//! and line, before anything runs. Each file uses only those in lines above its own:
+//!
+//! | files | what |
+//! | --- | --- |
+//! | [`value`], [`literal`], [`yaml`], [`pattern`] | Python's values, its literals, its YAML, its regular expressions |
+//! | `exchange`, `method`, [`template`] | Jinja as Python prints it |
+//! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
+//! | [`equivalent`], [`definition`], [`library`] | a definition with every key checked; files, groups and tags |
+//! | [`rows`], [`document`], [`shots`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
+
+pub mod aggregate;
+pub mod chat;
+pub mod definition;
+pub mod document;
+pub mod edits;
+pub mod equivalent;
+mod exchange;
+pub mod filter;
+pub mod library;
+pub mod literal;
+mod method;
+pub mod metric;
+pub mod pattern;
+pub mod prompt;
+pub mod results;
+pub mod rows;
+pub mod shots;
+pub mod task;
+pub mod template;
+pub mod translation;
+pub mod value;
+pub mod yaml;
+
+pub use chat::ChatTemplate;
+pub use definition::Definition;
+pub use library::{Group, Library, Selection};
+pub use results::Answer;
+pub use rows::Rows;
+pub use task::{Ask, Request, Setting, Task};
+pub use value::Value;

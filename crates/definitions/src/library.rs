@@ -1,0 +1,429 @@
+//! Folders of definitions: which tasks, groups and tags they have, with their includes resolved as the harness does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ghostlab_core::error::{Error, Result, nearest};
+
+use crate::aggregate::GroupMetric;
+use crate::definition::Definition;
+use crate::value::Value;
+use crate::yaml::{Node, Place, Tree, read_file, texts, wrong};
+
+/// Keys of a group; all others in its file are overrides for its tasks.
+const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
+/// How deep groups may stand in groups.
+const DEEPEST: usize = 30;
+
+/// What a name of a library stands for.
+#[derive(Debug, Clone)]
+pub enum Entry {
+    /// A task's definition with its includes; a `class` of Python too, which is refused when it is asked for.
+    Task(Node),
+    /// A group's definition.
+    Group(Node),
+    /// The tasks of a tag, sorted.
+    Tag(BTreeSet<String>),
+}
+
+/// Definitions by name.
+#[derive(Debug, Clone, Default)]
+pub struct Library {
+    entries: BTreeMap<String, Entry>,
+    unread: Vec<String>,
+}
+
+/// A group with all tasks in it, those of groups in it too.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Its name; a group written inside of another is `outer::inner`.
+    pub name: String,
+    /// What tables call it.
+    pub alias: String,
+    /// Names of all its tasks.
+    pub tasks: Vec<String>,
+    /// What is aggregated.
+    pub metrics: Vec<GroupMetric>,
+}
+
+/// What was asked for: tasks, and the groups that they came by.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Tasks, each once.
+    pub tasks: Vec<Definition>,
+    /// Groups, outer ones first.
+    pub groups: Vec<Group>,
+}
+
+impl Library {
+    /// Reads all definitions under folders (`*.yaml`). In one folder the first of a name counts, of several folders the
+    /// last. What is no definition by itself, and what cannot be read, is left out.
+    ///
+    /// # Errors
+    /// When a folder cannot be read.
+    pub fn of_folders(folders: &[&Path]) -> Result<Self> {
+        let mut all = Self::default();
+        for folder in folders {
+            let mut own = Self::default();
+            for path in yaml_files(folder)? {
+                match resolved(&path) {
+                    Ok(node) => own.register(node),
+                    Err(error) => all.unread.push(error.one_line()),
+                }
+            }
+            all.entries.extend(own.entries);
+        }
+        Ok(all)
+    }
+
+    fn register(&mut self, node: Node) {
+        if node.get("class").is_none() && node.get("group").is_some() {
+            if let Some(name) = node.get("group").and_then(Node::text).map(str::to_owned) {
+                self.entries.entry(name).or_insert(Entry::Group(node));
+            }
+            return;
+        }
+        let Some(name) = node.get("task").and_then(Node::text).map(str::to_owned) else { return };
+        if self.entries.contains_key(&name) {
+            return;
+        }
+        for tag in node.get("tag").map(texts).unwrap_or_default() {
+            if let Entry::Tag(tasks) = self.entries.entry(tag).or_insert_with(|| Entry::Tag(BTreeSet::new())) {
+                tasks.insert(name.clone());
+            }
+        }
+        self.entries.insert(name, Entry::Task(node));
+    }
+
+    /// All names with what they stand for.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    /// Why files were left out that cannot be read.
+    pub fn unread(&self) -> &[String] {
+        &self.unread
+    }
+
+    /// Tasks and groups by names of tasks, groups and tags, or paths of files.
+    ///
+    /// # Errors
+    /// When there is no such name, one task is asked for twice, or a definition needs what is not offered.
+    pub fn select(&self, names: &[&str]) -> Result<Selection> {
+        let mut selection = Selection::default();
+        let mut sources: BTreeMap<String, String> = BTreeMap::new();
+        for name in names {
+            let nodes = Nodes { library: self, tasks: Vec::new(), groups: Vec::new() };
+            let nodes = nodes.named(name)?;
+            for (task, node) in nodes.tasks {
+                if let Some(other) = sources.get(&task) {
+                    let same = Error::bad_input(format!("the task `{task}` is asked for twice"));
+                    return Err(same.at(node.place.to_string()).found(format!("in `{other}` and in `{name}`")));
+                }
+                selection.tasks.push(Definition::read(&node)?);
+                sources.insert(task, (*name).to_owned());
+            }
+            selection.groups.extend(nodes.groups);
+        }
+        Ok(selection)
+    }
+}
+
+/// The files of a folder in the harness' order: by whole paths.
+fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let failed = |error: std::io::Error| Error::io("read", &folder, &error);
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let (path, name) = (entry.path(), entry.file_name());
+            let kind = entry.file_type().map_err(failed)?;
+            if kind.is_dir() && name != "__pycache__" && name != ".ipynb_checkpoints" {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "yaml") && path.is_file() {
+                found.push(path);
+            }
+        }
+    }
+    found.sort_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
+    Ok(found)
+}
+
+/// A file with its includes: later ones override earlier ones, the file itself all of them, key by key.
+///
+/// # Errors
+/// When a file cannot be read, or is reached twice.
+pub fn resolved(path: &Path) -> Result<Node> {
+    with_includes(path, &mut BTreeSet::new())
+}
+
+fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
+    let whole = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
+    if !seen.insert(whole) {
+        return Err(Error::bad_input("a definition includes a file that it has included already")
+            .at(path.display().to_string())
+            .hint("include each file once"));
+    }
+    let mut own = read_file(path)?;
+    let Some(include) = own.take("include") else { return Ok(own) };
+    let mut merged = Node { tree: Tree::Map(Vec::new()), place: own.place.clone() };
+    let names: Vec<&Node> = if let Tree::List(items) = &include.tree { items.iter().collect() } else { vec![&include] };
+    for name in names {
+        let Some(text) = name.text() else {
+            return Err(wrong("include", "a file, or a list of files", name));
+        };
+        let base = path.parent().unwrap_or_else(|| Path::new("."));
+        let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(include.place.to_string()))?;
+        other.take("task_list");
+        for (key, node) in other.pairs() {
+            merged.set(key, node.clone());
+        }
+    }
+    for (key, node) in own.pairs() {
+        merged.set(key, node.clone());
+    }
+    Ok(merged)
+}
+
+/// Tasks with their overrides, and groups, as they are found.
+struct Nodes<'a> {
+    library: &'a Library,
+    tasks: Vec<(String, Node)>,
+    groups: Vec<Group>,
+}
+
+impl Nodes<'_> {
+    fn named(mut self, name: &str) -> Result<Self> {
+        let empty = Node { tree: Tree::Map(Vec::new()), place: Place { file: name.into(), line: 1 } };
+        match self.library.entries.get(name) {
+            Some(entry) => {
+                self.entry(name, entry, &empty, 0)?;
+            }
+            None if Path::new(name).is_file() => {
+                let node = resolved(Path::new(name))?;
+                if node.get("group").is_some() {
+                    let own = node.get("group").and_then(Node::text).unwrap_or(name).to_owned();
+                    self.group(&own, &node, &empty, 0)?;
+                } else {
+                    let own = node.get("task").and_then(Node::text).unwrap_or(name).to_owned();
+                    self.task(own, &node, &empty);
+                }
+            }
+            None => return Err(self.unknown(name)),
+        }
+        Ok(self)
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let near = nearest(name, self.library.entries.keys().map(String::as_str));
+        let bad = Error::bad_input(format!("there is no task, group, tag or file `{name}`"));
+        bad.hint(
+            near.map_or("give the folder that has its definition".to_owned(), |near| format!("is `{near}` meant?")),
+        )
+    }
+
+    fn task(&mut self, name: String, node: &Node, overrides: &Node) -> String {
+        let mut node = node.clone();
+        for (key, value) in overrides.pairs() {
+            node.set(key, value.clone());
+        }
+        node.set(&Value::from("task"), Node { tree: Tree::Scalar(Value::from(&*name)), place: node.place.clone() });
+        if !self.tasks.iter().any(|(own, _)| *own == name) {
+            self.tasks.push((name.clone(), node));
+        }
+        name
+    }
+
+    fn entry(&mut self, name: &str, entry: &Entry, overrides: &Node, depth: usize) -> Result<Vec<String>> {
+        match entry {
+            Entry::Task(node) => Ok(vec![self.task(name.to_owned(), node, overrides)]),
+            Entry::Group(node) => self.group(name, node, overrides, depth),
+            Entry::Tag(tasks) => {
+                let mut names = Vec::new();
+                for task in tasks {
+                    if let Some(Entry::Task(node)) = self.library.entries.get(task) {
+                        names.push(self.task(task.clone(), node, overrides));
+                    }
+                }
+                Ok(names)
+            }
+        }
+    }
+
+    fn group(&mut self, name: &str, node: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
+        if depth > DEEPEST {
+            return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(node.place.to_string()));
+        }
+        let place = self.groups.len();
+        let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
+        self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
+        // What is no key of a group is one of its tasks; who names the group may override that.
+        let mut below = Node { tree: Tree::Map(Vec::new()), place: node.place.clone() };
+        for (key, value) in node.pairs() {
+            if !GROUP_KEYS.iter().any(|own| key.as_text() == Some(own)) {
+                below.set(key, value.clone());
+            }
+        }
+        for (key, value) in overrides.pairs() {
+            below.set(key, value.clone());
+        }
+        let mut names: Vec<String> = Vec::new();
+        let members: &[Node] = match node.get("task").map(|node| &node.tree) {
+            Some(Tree::List(items)) => items,
+            _ => &[],
+        };
+        for member in members {
+            for task in self.member(name, member, &below, depth)? {
+                if !names.contains(&task) {
+                    names.push(task);
+                }
+            }
+        }
+        self.groups[place].tasks.clone_from(&names);
+        Ok(names)
+    }
+
+    fn member(&mut self, group: &str, member: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
+        let library = self.library;
+        if let Some(name) = member.text() {
+            let entry = library.entries.get(name).ok_or_else(|| self.unknown(name).at(member.place.to_string()))?;
+            return self.entry(name, entry, overrides, depth + 1);
+        }
+        let mut own = overrides.clone();
+        if let Some(name) = member.get("group").and_then(Node::text) {
+            let Some(entry) = library.entries.get(name) else {
+                return self.group(&format!("{group}::{name}"), member, overrides, depth + 1);
+            };
+            for (key, value) in member.pairs().iter().filter(|(key, _)| key.as_text() != Some("group")) {
+                own.set(key, value.clone());
+            }
+            return self.entry(name, entry, &own, depth + 1);
+        }
+        let Some(name) = member.get("task").and_then(Node::text) else {
+            return Err(wrong("task", "names, or mappings with `task` or `group`", member));
+        };
+        for (key, value) in member.pairs() {
+            own.set(key, value.clone());
+        }
+        match library.entries.get(name) {
+            None => Ok(vec![self.task(
+                format!("{group}::{name}"),
+                &own,
+                &Node { tree: Tree::Map(Vec::new()), place: own.place.clone() },
+            )]),
+            Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
+                // The harness would give all of them the tag's name.
+                Err(Error::bad_input(format!("overrides for the tag `{name}` cannot be given in a group"))
+                    .at(member.place.to_string())
+                    .hint("name the tasks one by one, or set the overrides for the whole group"))
+            }
+            Some(entry) => {
+                own.take("task");
+                self.entry(name, entry, &own, depth + 1)
+            }
+        }
+    }
+}
+
+fn group_metrics(node: &Node) -> Result<Vec<GroupMetric>> {
+    let Some(list) = node.get("aggregate_metric_list").filter(|node| !node.is_null()) else { return Ok(Vec::new()) };
+    let items: Vec<&Node> = if let Tree::List(items) = &list.tree { items.iter().collect() } else { vec![list] };
+    let read = |item: &Node| {
+        let mut metric = GroupMetric { metric: String::new(), filters: None, by_size: true };
+        for (key, value) in item.pairs() {
+            match (key.as_text(), &value.tree) {
+                (Some("metric"), _) if value.text().is_some() => {
+                    value.text().unwrap_or_default().clone_into(&mut metric.metric);
+                }
+                (Some("filter_list"), Tree::Scalar(Value::None)) => {}
+                (Some("filter_list"), Tree::List(_) | Tree::Scalar(Value::Text(_))) => {
+                    metric.filters = Some(texts(value));
+                }
+                (Some("weight_by_size"), Tree::Scalar(Value::Bool(by_size))) => metric.by_size = *by_size,
+                (Some("aggregation"), Tree::Scalar(Value::Text(name))) if name == "mean" => {}
+                (Some("aggregation"), _) => {
+                    return Err(wrong("aggregation", "`mean`, which is all that groups have", value));
+                }
+                _ => return Err(wrong(&key.text(), "metric, filter_list, weight_by_size or aggregation", value)),
+            }
+        }
+        if metric.metric.is_empty() {
+            Err(wrong("aggregate_metric_list", "entries with `metric`", item))
+        } else {
+            Ok(metric)
+        }
+    };
+    items.into_iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library(files: &[(&str, &str)]) -> (tempfile::TempDir, Result<Library>) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let library = Library::of_folders(&[folder.path()]);
+        (folder, library)
+    }
+
+    const BASE: &str = "dataset_path: d\ntest_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{q}}'\ndoc_to_target: 0\n\
+        doc_to_choice: [a, b]\ntag: [letters]\n";
+
+    #[test]
+    fn includes_merge_key_by_key_and_null_clears() {
+        let files = [
+            ("base", "metric_list: [{metric: acc}, {metric: acc_norm}]\ndescription: old\nnum_fewshot: 5\n"),
+            ("more", "description: new\ninclude: base\n"),
+            ("a.yaml", "include: [more]\ntask: a\nmetric_list: [{metric: acc}]\nnum_fewshot: null\n"),
+            ("twice.yaml", "include: [base, more]\ntask: twice\n"),
+        ];
+        let (folder, _) = library(&files);
+        let node = resolved(&folder.path().join("a.yaml")).unwrap();
+        assert_eq!(node.get("description").unwrap().text(), Some("new"));
+        assert!(node.get("num_fewshot").unwrap().is_null());
+        assert_eq!(node.get("metric_list").unwrap().plain().unwrap().as_list().unwrap().len(), 1);
+        let error = resolved(&folder.path().join("twice.yaml")).unwrap_err().to_string();
+        assert!(error.contains("included already") && error.contains("twice.yaml"), "{error}");
+    }
+
+    #[test]
+    fn groups_and_tags_expand_to_tasks_with_overrides() {
+        let base = format!("{BASE}metric_list: [{{metric: acc}}]\n");
+        let group = "group: g\nnum_fewshot: 2\ntask:\n  - letters\n  - task: c\n    num_fewshot: 3\n  - group: inner\n    task:\n      \
+            - {task: new, dataset_path: e, test_split: test, doc_to_text: x, doc_to_target: y}\n\
+            aggregate_metric_list: [{metric: acc, weight_by_size: false, filter_list: none}]\n";
+        let files = [
+            ("b.yaml", format!("task: b\n{base}")),
+            ("a.yaml", format!("task: a\n{base}")),
+            ("z.yaml", format!("task: a\n{base}num_fewshot: 9\n")),
+            ("c.yaml", format!("task: c\n{}", base.replace("tag: [letters]\n", ""))),
+            ("g.yaml", group.to_owned()),
+        ];
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let (_folder, library) = library(&files);
+        let library = library.unwrap();
+        let selection = library.select(&["g"]).unwrap();
+        let tasks: Vec<_> = selection.tasks.iter().map(|task| (task.name.as_str(), task.shots)).collect();
+        assert_eq!(tasks, [("a", Some(2)), ("b", Some(2)), ("c", Some(3)), ("g::inner::new", Some(2))]);
+        assert_eq!(selection.groups[0].tasks, ["a", "b", "c", "g::inner::new"]);
+        assert_eq!(selection.groups[1].name, "g::inner");
+        let metric = GroupMetric { metric: "acc".into(), filters: Some(vec!["none".into()]), by_size: false };
+        assert_eq!(selection.groups[0].metrics, [metric]);
+        assert_eq!(library.select(&["letters"]).unwrap().tasks.len(), 2);
+        assert!(library.select(&["g", "a"]).unwrap_err().to_string().contains("twice"));
+        assert!(library.select(&["lettters"]).unwrap_err().to_string().contains("letters"));
+    }
+
+    #[test]
+    fn a_group_that_contains_itself_is_an_error() {
+        let (_folder, library) = library(&[("g.yaml", "group: g\ntask: [g]\n")]);
+        assert!(library.unwrap().select(&["g"]).unwrap_err().to_string().contains("contains itself"));
+    }
+}

@@ -1,0 +1,196 @@
+//! What is counted of a document: an entry of `metric_list`, checked.
+
+use ghostlab_core::error::{Error, Result};
+
+use crate::aggregate::Aggregation;
+use crate::pattern::Pattern;
+use crate::value::Value;
+use crate::yaml::{Node, Tree, hooked, wrong};
+
+/// What a model is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// How likely one continuation is.
+    LogLikelihood,
+    /// How likely a whole text is.
+    Rolling,
+    /// How likely each choice is.
+    MultipleChoice,
+    /// A text.
+    Generate,
+}
+
+/// A metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Whether the likeliest choice is right; of one continuation whether it is the likeliest text.
+    Acc,
+    /// The same with likelihoods by letter.
+    AccNorm,
+    /// The same by byte.
+    AccBytes,
+    /// The same with what the context adds to a choice's likelihood.
+    AccMutualInfo,
+    /// Whether the text is the right one; of choices whether the right one is the likeliest text.
+    ExactMatch,
+    /// Perplexity of a continuation.
+    Perplexity,
+    /// Perplexity by word.
+    WordPerplexity,
+    /// Perplexity by byte.
+    BytePerplexity,
+    /// Bits by byte.
+    BitsPerByte,
+    /// F1 of labels.
+    F1,
+    /// Matthews' correlation of labels.
+    Mcc,
+    /// The Brier score of choices.
+    Brier,
+    /// BLEU.
+    Bleu,
+    /// chrF.
+    Chrf,
+    /// TER.
+    Ter,
+}
+
+/// Name, default aggregation, whether higher is better, and for which outputs.
+const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
+    (Kind::Acc, "acc", Aggregation::Mean, true, &[Output::LogLikelihood, Output::MultipleChoice]),
+    (Kind::AccNorm, "acc_norm", Aggregation::Mean, true, &[Output::MultipleChoice]),
+    (Kind::AccBytes, "acc_bytes", Aggregation::Mean, true, &[Output::MultipleChoice]),
+    (Kind::AccMutualInfo, "acc_mutual_info", Aggregation::Mean, true, &[Output::MultipleChoice]),
+    (Kind::ExactMatch, "exact_match", Aggregation::Mean, true, &[Output::MultipleChoice, Output::Generate]),
+    (Kind::Perplexity, "perplexity", Aggregation::Perplexity, false, &[Output::LogLikelihood]),
+    (Kind::WordPerplexity, "word_perplexity", Aggregation::WeightedPerplexity, false, &[Output::Rolling]),
+    (Kind::BytePerplexity, "byte_perplexity", Aggregation::WeightedPerplexity, false, &[Output::Rolling]),
+    (Kind::BitsPerByte, "bits_per_byte", Aggregation::BitsPerByte, false, &[Output::Rolling]),
+    (Kind::F1, "f1", Aggregation::F1, true, &[Output::MultipleChoice]),
+    (Kind::Mcc, "mcc", Aggregation::Matthews, true, &[Output::MultipleChoice]),
+    (Kind::Brier, "brier_score", Aggregation::Brier, false, &[Output::MultipleChoice]),
+    (Kind::Bleu, "bleu", Aggregation::Bleu, true, &[Output::Generate]),
+    (Kind::Chrf, "chrf", Aggregation::Chrf, true, &[Output::Generate]),
+    (Kind::Ter, "ter", Aggregation::Ter, true, &[Output::Generate]),
+];
+
+/// A metric of a definition.
+#[derive(Debug, Clone)]
+pub struct Metric {
+    /// Which one.
+    pub kind: Kind,
+    /// How documents become one score.
+    pub aggregation: Aggregation,
+    /// Which way is better.
+    pub higher_is_better: bool,
+    /// How texts are compared by `exact_match`.
+    pub matching: Matching,
+}
+
+/// What `exact_match` leaves out of both texts.
+#[derive(Debug, Clone, Default)]
+pub struct Matching {
+    patterns: Vec<Pattern>,
+    case: bool,
+    punctuation: bool,
+    numbers: bool,
+}
+
+impl Kind {
+    /// Its name in definitions.
+    pub fn name(self) -> &'static str {
+        ALL[self as usize].1
+    }
+}
+
+impl Metric {
+    /// A metric with all that is default.
+    pub fn plain(kind: Kind) -> Self {
+        let (_, _, aggregation, higher_is_better, _) = ALL[kind as usize];
+        Self { kind, aggregation, higher_is_better, matching: Matching::default() }
+    }
+
+    /// Reads an entry of `metric_list`.
+    ///
+    /// # Errors
+    /// When the metric is not one of the output's, or has options that would not do anything.
+    pub fn read(node: &Node, output: Output) -> Result<Self> {
+        let named = match node.get("metric") {
+            Some(Node { tree: Tree::Hook(hook), place }) => return Err(hooked("metric_list.metric", hook, place)),
+            named => named.ok_or_else(|| wrong("metric_list", "entries with `metric`", node))?,
+        };
+        let of_output = || ALL.iter().filter(|entry| entry.4.contains(&output));
+        let entry = of_output().find(|entry| named.text() == Some(entry.1)).ok_or_else(|| {
+            let all: Vec<&str> = of_output().map(|entry| entry.1).collect();
+            wrong("metric", &format!("one of {}", all.join(", ")), named)
+        })?;
+        let mut metric = Self::plain(entry.0);
+        let compares = entry.0 == Kind::ExactMatch && output == Output::Generate;
+        for (key, value) in node.pairs() {
+            match (key.as_text().unwrap_or(""), &value.tree) {
+                ("metric", _) => {}
+                (_, Tree::Hook(hook)) => {
+                    return Err(hooked(&format!("metric_list.{}", key.text()), hook, &value.place));
+                }
+                ("aggregation", _) => {
+                    let aggregation = value.text().and_then(Aggregation::named).filter(|one| one.like(entry.2));
+                    metric.aggregation = aggregation.ok_or_else(|| {
+                        wrong(
+                            "aggregation",
+                            &format!("one that takes what `{}` gives, as `{}`", entry.1, entry.2.name()),
+                            value,
+                        )
+                    })?;
+                }
+                ("higher_is_better", Tree::Scalar(Value::Bool(higher))) => metric.higher_is_better = *higher,
+                ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
+                ("hf_evaluate", _) => {
+                    return Err(Error::bad_input("metrics of Hugging Face's `evaluate` are not offered")
+                        .at(value.place.to_string()));
+                }
+                // Of metrics that take none the harness drops them.
+                ("weight_by_size" | "average", _) if !compares => {}
+                ("regexes_to_ignore", Tree::List(items)) if compares => {
+                    for item in items {
+                        let source = item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of texts", item))?;
+                        metric
+                            .matching
+                            .patterns
+                            .push(Pattern::new(source).map_err(|error| error.at(item.place.to_string()))?);
+                    }
+                }
+                ("regexes_to_ignore", Tree::Scalar(Value::None)) if compares => {}
+                ("ignore_case", Tree::Scalar(Value::Bool(truth))) if compares => metric.matching.case = *truth,
+                ("ignore_punctuation", Tree::Scalar(Value::Bool(truth))) if compares => {
+                    metric.matching.punctuation = *truth;
+                }
+                ("ignore_numbers", Tree::Scalar(Value::Bool(truth))) if compares => metric.matching.numbers = *truth,
+                (name, _) => {
+                    return Err(wrong(name, &format!("an option that `{}` has here", entry.1), value));
+                }
+            }
+        }
+        Ok(metric)
+    }
+}
+
+impl Matching {
+    /// Whether two texts are the same without what is left out. Nothing is stripped.
+    ///
+    /// # Errors
+    /// When a pattern does not come to an end.
+    pub fn same(&self, a: &str, b: &str) -> Result<bool> {
+        Ok(self.left(a)? == self.left(b)?)
+    }
+
+    fn left(&self, text: &str) -> Result<String> {
+        let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.removed(&text))?;
+        if self.case {
+            text = text.to_lowercase();
+        }
+        text.retain(|c| !(self.punctuation && c.is_ascii_punctuation() || self.numbers && c.is_ascii_digit()));
+        // The harness' arrays of texts drop zeros at the end.
+        text.truncate(text.trim_end_matches('\0').len());
+        Ok(text)
+    }
+}

@@ -1,0 +1,224 @@
+//! Python's regular expressions on an engine of Rust: the pattern is rewritten where the two differ.
+
+use std::fmt;
+
+use fancy_regex::Regex;
+use ghostlab_core::error::{Error, Result};
+
+/// A pattern of Python's `re`, without flags but those written in it.
+#[derive(Clone)]
+pub struct Pattern {
+    source: String,
+    regex: Regex,
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pattern({:?})", self.source)
+    }
+}
+
+impl Pattern {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// When it is none, or needs what is not offered here.
+    pub fn new(source: &str) -> Result<Self> {
+        let regex = Regex::new(&rewritten(source)).map_err(|error| {
+            Error::bad_input("this is no regular expression that can be used here")
+                .found(source.to_owned())
+                .hint(error.to_string())
+        })?;
+        Ok(Self { source: source.to_owned(), regex })
+    }
+
+    /// Python's `findall`: of each match the whole where there is no group, else all groups; a group without a part is
+    /// empty.
+    ///
+    /// # Errors
+    /// When it backtracks without end.
+    pub fn find_all(&self, text: &str) -> Result<Vec<Vec<String>>> {
+        let mut found = Vec::new();
+        self.each(text, |captures| {
+            let groups = captures.len();
+            let part = |at: usize| captures.get(at).map_or(String::new(), |part| part.as_str().to_owned());
+            found.push(if groups == 1 { vec![part(0)] } else { (1..groups).map(part).collect() });
+        })?;
+        Ok(found)
+    }
+
+    /// Python's `re.sub(pattern, "", text)`.
+    ///
+    /// # Errors
+    /// When it backtracks without end.
+    pub fn removed(&self, text: &str) -> Result<String> {
+        let (mut out, mut end) = (String::new(), 0);
+        self.each(text, |captures| {
+            if let Some(whole) = captures.get(0) {
+                out.push_str(&text[end.min(whole.start())..whole.start()]);
+                end = whole.end();
+            }
+        })?;
+        out.push_str(&text[end..]);
+        Ok(out)
+    }
+
+    fn each<'t>(&self, text: &'t str, mut take: impl FnMut(&fancy_regex::Captures<'t, str>)) -> Result<()> {
+        let mut at = 0;
+        while at <= text.len() {
+            let found = self.regex.captures_from_pos(text, at).map_err(|error| {
+                Error::job("a regular expression did not come to an end")
+                    .found(self.source.clone())
+                    .hint(error.to_string())
+            })?;
+            let Some(captures) = found else { break };
+            let Some((start, end)) = captures.get(0).map(|whole| (whole.start(), whole.end())) else { break };
+            take(&captures);
+            // An empty match may stand right after another, but not twice at one place.
+            at = if start == end { end + text[end..].chars().next().map_or(1, char::len_utf8) } else { end };
+        }
+        Ok(())
+    }
+}
+
+/// Python's `re.escape`, in what this engine reads.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if c.is_ascii_punctuation() && !"<>".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Letters, digits and `_`: Python's `\w`, without the marks that Rust's takes in.
+const WORD: &str = r"\p{L}\p{N}_";
+
+fn rewritten(source: &str) -> String {
+    let chars: Vec<char> = source.chars().collect();
+    let mut out = String::new();
+    let mut at = 0;
+    while at < chars.len() {
+        let c = chars[at];
+        match c {
+            '\\' => at = escape(&chars, at, &mut out, false),
+            '[' => at = class(&chars, at, &mut out),
+            // Before the newline that ends the text, too.
+            '$' => out.push_str(r"(?=\n?\z)"),
+            '{' if !is_count(&chars[at..]) => out.push_str(r"\{"),
+            '{' if chars.get(at + 1) == Some(&',') => out.push_str("{0"),
+            '}' if !out_has_count(&chars[..at]) => out.push_str(r"\}"),
+            _ => out.push(c),
+        }
+        at += 1;
+    }
+    // With `(?m)` a dollar is the end of a line.
+    if source.starts_with("(?") && source[..source.find(')').unwrap_or(0)].contains('m') {
+        return out.replace(r"(?=\n?\z)", "$");
+    }
+    out
+}
+
+/// Whether a brace begins a count, `{2}`, `{2,}`, `{,3}` or `{2,3}`.
+fn is_count(chars: &[char]) -> bool {
+    let Some(end) = chars.iter().position(|c| *c == '}') else { return false };
+    let inside = &chars[1..end];
+    let commas = inside.iter().filter(|c| **c == ',').count();
+    commas <= 1 && inside.len() > commas && inside.iter().all(|c| c.is_ascii_digit() || *c == ',')
+}
+
+/// Whether a closing brace ends a count that was begun.
+fn out_has_count(before: &[char]) -> bool {
+    let Some(open) = before.iter().rposition(|c| *c == '{') else { return false };
+    let escaped = before[..open].iter().rev().take_while(|c| **c == '\\').count() % 2 == 1;
+    let mut inside = before[open..].to_vec();
+    inside.push('}');
+    !escaped && is_count(&inside)
+}
+
+/// Rewrites the escape at `at`; gives the place of its last character.
+fn escape(chars: &[char], at: usize, out: &mut String, in_class: bool) -> usize {
+    let Some(next) = chars.get(at + 1) else {
+        out.push('\\');
+        return at;
+    };
+    match next {
+        'w' if in_class => out.push_str(WORD),
+        'w' => out.push_str(&format!("[{WORD}]")),
+        'W' => out.push_str(&format!("[^{WORD}]")),
+        's' if in_class => out.push_str(r"\s\x1c-\x1f"),
+        's' => out.push_str(r"[\s\x1c-\x1f]"),
+        'S' => out.push_str(r"[^\s\x1c-\x1f]"),
+        'b' if in_class => out.push_str(r"\x08"),
+        'b' => out.push_str(&format!("(?:(?<=[{WORD}])(?![{WORD}])|(?<![{WORD}])(?=[{WORD}]))")),
+        'B' => out.push_str(&format!("(?:(?<=[{WORD}])(?=[{WORD}])|(?<![{WORD}])(?![{WORD}]))")),
+        'Z' => out.push_str(r"\z"),
+        // A letter of its own in Rust's engine, a plain one in Python's.
+        '<' | '>' => out.push(*next),
+        c if !c.is_ascii() => out.push(*c),
+        c => out.extend(['\\', *c]),
+    }
+    at + 1
+}
+
+/// Rewrites a class of characters: in Rust's engine `[`, `&&`, `--` and `~~` mean more inside of one.
+fn class(chars: &[char], open: usize, out: &mut String) -> usize {
+    out.push('[');
+    let mut at = open + 1;
+    if chars.get(at) == Some(&'^') {
+        out.push('^');
+        at += 1;
+    }
+    let first = at;
+    while let Some(c) = chars.get(at) {
+        match c {
+            ']' if at > first => {
+                out.push(']');
+                return at;
+            }
+            '\\' => at = escape(chars, at, out, true),
+            '[' | ']' | '&' | '~' | '^' | '#' | ' ' => out.extend(['\\', *c]),
+            '-' if at == first || chars.get(at + 1) == Some(&']') => out.push_str(r"\-"),
+            _ => out.push(*c),
+        }
+        at += 1;
+    }
+    chars.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected lists: `re.findall`, Python 3.11.
+    #[test]
+    fn patterns_find_what_python_finds() {
+        let found = |pattern: &str, text: &str| {
+            let all = Pattern::new(pattern).unwrap().find_all(text).unwrap();
+            all.iter().map(|groups| groups.join("|")).collect::<Vec<_>>().join(";")
+        };
+        assert_eq!(found(r"#### (\-?[0-9\.\,]+)", "#### 1,5. x #### -2"), "1,5.;-2");
+        assert_eq!(found(r"a*", "aab"), "aa;;");
+        assert_eq!(found(r"end$", "end\n"), "end");
+        assert_eq!(found(r"(?<=answer is )(.*)(?=.)", "the answer is B. yes."), "B. yes");
+        assert_eq!(found(r"(a)|(b)", "ab"), "a|;|b");
+        assert_eq!(found(r"\boxed{(.*)}", "x"), "");
+        assert_eq!(found(r"\\boxed{(\d{1,2})}", r"\boxed{12}"), "12");
+        assert_eq!(found(r"[[\]&&a-]", "[]&a-b"), "[;];&;a;-");
+        assert_eq!(found(r"\w+", "कि a_1"), "क;a_1");
+        assert_eq!(found(r"\s", "\u{1c}x"), "\u{1c}");
+        assert_eq!(found(r"\<b\>", "<b>"), "<b>");
+        assert_eq!(found(r"x{,2}y", "xxxy"), "xxy");
+        assert_eq!(Pattern::new(r"(?s).*#### ").unwrap().removed("a\nb #### 5").unwrap(), "5");
+        assert_eq!(Pattern::new("b*").unwrap().removed("abbc").unwrap(), "ac");
+        assert!(Pattern::new("(").is_err());
+    }
+
+    #[test]
+    fn a_pattern_that_never_ends_is_an_error() {
+        let pattern = Pattern::new(r"(?=(a+)+b)(a+)+\1$").unwrap();
+        let _ = pattern.find_all(&"a".repeat(60));
+    }
+}

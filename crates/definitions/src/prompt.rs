@@ -1,0 +1,138 @@
+//! Messages of a prompt, and how they become one text.
+
+use ghostlab_core::error::{Error, Result};
+
+use crate::value::{Value, is_space};
+
+/// Who says something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// What stands before all.
+    System,
+    /// A question.
+    User,
+    /// An answer.
+    Assistant,
+}
+
+impl Role {
+    /// Its name in chat templates.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
+/// A message, with what follows it where there is no chat template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Who says it.
+    pub role: Role,
+    /// What is said.
+    pub content: String,
+    /// What follows in a plain text.
+    pub delimiter: String,
+}
+
+/// Whether neither side of a seam has a blank there.
+fn is_tight(before: &str, after: &str) -> bool {
+    !before.is_empty() && !before.ends_with(is_space) && !after.starts_with(is_space)
+}
+
+/// Two texts with a delimiter where neither has a blank at the seam.
+pub fn delimited(before: &str, after: &str, delimiter: &str) -> String {
+    let tight = !after.is_empty() && is_tight(before, after);
+    format!("{before}{}{after}", if tight { delimiter } else { "" })
+}
+
+/// Whether a text ends in a blank.
+pub fn ends_blank(text: &str) -> bool {
+    text.ends_with(is_space)
+}
+
+/// A question, with its answer where there is one.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn<'a> {
+    /// The question.
+    pub text: &'a Value,
+    /// The choices, where the answer may be the number of one.
+    pub choices: Option<&'a [Value]>,
+    /// The answer.
+    pub answer: Option<&'a Value>,
+    /// What the answer begins with.
+    pub prefix: Option<&'a str>,
+    /// Between question and answer.
+    pub target_delimiter: &'a str,
+    /// Behind the answer.
+    pub delimiter: &'a str,
+}
+
+impl Turn<'_> {
+    /// Its messages.
+    ///
+    /// # Errors
+    /// When the question is no text, or the answer is none or the number of no choice.
+    pub fn messages(&self) -> Result<Vec<Message>> {
+        let no_text = |what: &str, found: &Value| Error::bad_input(format!("{what} is no text")).found(found.repr());
+        let text = self
+            .text
+            .as_text()
+            .ok_or_else(|| no_text("the question", self.text).expected("`doc_to_text` gives a text"))?;
+        let prefix = self.prefix.filter(|prefix| !prefix.is_empty());
+        let answer = self.answer.filter(|answer| !matches!(answer, Value::None) && answer.as_text() != Some(""));
+        let delimiter = match prefix {
+            None if answer.is_some() => self.target_delimiter,
+            Some(prefix) if is_tight(text, prefix) => self.target_delimiter,
+            _ => "",
+        };
+        let mut messages =
+            vec![Message { role: Role::User, content: text.to_owned(), delimiter: delimiter.to_owned() }];
+        if let Some(answer) = answer {
+            let chosen = match (self.choices, answer.as_int(), answer) {
+                (Some(choices), Some(number), _) if !choices.is_empty() => {
+                    let found = choice(choices, number);
+                    found.ok_or_else(|| {
+                        Error::bad_input("the answer is the number of no choice").found(number.to_string())
+                    })?
+                }
+                (_, _, Value::List(items)) => {
+                    items.first().ok_or_else(|| Error::bad_input("an example has no answer").found("[]"))?
+                }
+                _ => answer,
+            };
+            let chosen = chosen.as_text().ok_or_else(|| no_text("the answer of an example", chosen))?;
+            let content = delimited(prefix.unwrap_or(""), chosen, " ");
+            messages.push(Message { role: Role::Assistant, content, delimiter: self.delimiter.to_owned() });
+        } else if let Some(prefix) = prefix {
+            messages.push(Message { role: Role::Assistant, content: prefix.to_owned(), delimiter: String::new() });
+        }
+        Ok(messages)
+    }
+}
+
+/// A choice by its number; negative ones count from the end, as in Python.
+pub fn choice(choices: &[Value], number: i64) -> Option<&Value> {
+    let length = i64::try_from(choices.len()).ok()?;
+    choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
+}
+
+/// The messages as one text.
+pub fn plain(messages: &[Message]) -> String {
+    messages.iter().flat_map(|one| [one.content.as_str(), one.delimiter.as_str()]).collect()
+}
+
+/// All but the system text, and an answer that is begun, as one question.
+pub fn in_one_turn(messages: &[Message]) -> Vec<Message> {
+    let system = usize::from(messages.first().is_some_and(|one| one.role == Role::System));
+    let end = messages.len() - usize::from(messages.last().is_some_and(|one| one.role == Role::Assistant));
+    let mut content = plain(&messages[system..end.max(system)]);
+    let last = messages[system..end.max(system)].last().map_or(0, |last| last.delimiter.len());
+    content.truncate(content.len() - last);
+    let mut all = messages[..system].to_vec();
+    all.push(Message { role: Role::User, content, delimiter: String::new() });
+    all.extend_from_slice(&messages[end.max(system)..]);
+    all
+}

@@ -1,0 +1,286 @@
+//! Answers of a model to scores.
+
+use ghostlab_core::error::{Error, Result};
+
+use crate::aggregate::{Item, Part, grouped};
+use crate::library::Group;
+use crate::metric::{Kind, Metric, Output};
+use crate::prompt::choice;
+use crate::task::{Request, Task};
+use crate::value::{Value, is_space};
+
+/// What a model answers to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// The log-likelihood of a continuation, and whether each of its tokens is the likeliest.
+    LogLikelihood(f64, bool),
+    /// The log-likelihood of a text.
+    Rolling(f64),
+    /// Texts, one for each repeat.
+    Texts(Vec<String>),
+}
+
+/// A score of a task or a group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Score {
+    /// The metric.
+    pub metric: String,
+    /// The pipeline of filters.
+    pub filter: String,
+    /// The score.
+    pub score: f64,
+    /// Its standard error; none where the harness says `N/A`.
+    pub error: Option<f64>,
+    /// Of how many documents.
+    pub documents: usize,
+}
+
+/// Scores of a task: every metric of every pipeline. `draws` is how many samples a standard error is drawn from
+/// ([`DRAWS`](crate::aggregate::DRAWS) in the harness).
+///
+/// # Errors
+/// When answers are not those of the requests, or a filter or metric cannot be applied to them.
+pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
+    if requests.len() != answers.len() {
+        return Err(Error::bad_input("there are not as many answers as requests")
+            .expected(requests.len().to_string())
+            .found(answers.len().to_string()));
+    }
+    let of = &task.definition;
+    let mut scores = Vec::new();
+    for pipeline in &of.filters {
+        let mut items: Vec<Vec<Item>> = vec![Vec::new(); of.metrics.len()];
+        let mut from = 0;
+        while from < requests.len() {
+            let at = requests[from].document;
+            let count = requests[from..].iter().take_while(|request| request.document == at).count();
+            let own = &answers[from..from + count];
+            from += count;
+            let place = |error: Error| error.at(format!("task {}, document {}", of.name, at + 1));
+            let document = task.documents.get(at).ok_or_else(|| Error::bad_input("a request is of no document"))?;
+            let noted = match of.output {
+                Output::Generate => {
+                    let [Answer::Texts(texts)] = own else { return Err(place(unlike(own))) };
+                    let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
+                    let result = pipeline.apply(texts, document).map_err(place)?;
+                    generated(task, document, &result).map_err(place)?
+                }
+                _ => likelihoods(task, document, own).map_err(place)?,
+            };
+            for (all, one) in items.iter_mut().zip(noted) {
+                all.push(one);
+            }
+        }
+        for (metric, items) in of.metrics.iter().zip(&items) {
+            let name = |error: Error| error.at(format!("task {}, metric {}", of.name, metric.kind.name()));
+            scores.push(Score {
+                metric: metric.kind.name().to_owned(),
+                filter: pipeline.name.clone(),
+                score: metric.aggregation.score(items).map_err(name)?,
+                error: metric.aggregation.error(items, draws).map_err(name)?,
+                documents: items.len(),
+            });
+        }
+    }
+    Ok(scores)
+}
+
+/// Scores of a group of its tasks' scores, by their names; a task without a metric is left out of it.
+pub fn group_scores(group: &Group, of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score> {
+    let tasks: Vec<Vec<Score>> = group.tasks.iter().map(|task| of(task)).collect();
+    let mut scores = Vec::new();
+    for metric in &group.metrics {
+        let mut filters: Vec<String> = metric.filters.clone().unwrap_or_else(|| {
+            let all = tasks.iter().flatten().filter(|score| score.metric == metric.metric);
+            all.map(|score| score.filter.clone()).collect()
+        });
+        if metric.filters.is_none() {
+            filters.sort();
+            filters.dedup();
+        }
+        for filter in filters {
+            let of_task = |scores: &Vec<Score>| {
+                let found = scores.iter().find(|score| score.metric == metric.metric && score.filter == filter)?;
+                // The harness takes the number of documents of a task's last metric.
+                let documents = scores.last().map_or(0, |last| last.documents);
+                Some(Part { score: found.score, error: found.error, documents })
+            };
+            let parts: Vec<Part> = tasks.iter().filter_map(of_task).collect();
+            if let Some((score, error)) = grouped(&parts, metric) {
+                let documents = parts.iter().map(|part| part.documents).sum();
+                scores.push(Score { metric: metric.metric.clone(), filter, score, error, documents });
+            }
+        }
+    }
+    scores
+}
+
+fn unlike(answers: &[Answer]) -> Error {
+    Error::bad_input("answers are not of the kind that was asked for").found(format!("{answers:?}"))
+}
+
+/// The place of the largest: of equal ones the first, and what is no number before all.
+fn largest(numbers: &[f64]) -> usize {
+    let mut best = 0;
+    for (at, number) in numbers.iter().enumerate() {
+        if numbers[best].is_nan() {
+            break;
+        }
+        if number.is_nan() || *number > numbers[best] {
+            best = at;
+        }
+    }
+    best
+}
+
+fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
+    let of = &task.definition;
+    match (of.output, answers) {
+        (Output::LogLikelihood, [Answer::LogLikelihood(likelihood, greedy)]) => {
+            let item = |metric: &Metric| match metric.kind {
+                Kind::Perplexity => Item::Number(*likelihood),
+                _ => Item::Number(f64::from(u8::from(*greedy))),
+            };
+            Ok(of.metrics.iter().map(item).collect())
+        }
+        (Output::Rolling, [Answer::Rolling(likelihood)]) => {
+            let text = task.columns.target(&of.target, document)?.text();
+            // `re.split(r"\s+")`: blanks at an end make an empty word there.
+            let mut words = 1;
+            let mut blank = false;
+            for c in text.chars() {
+                words += usize::from(is_space(c) && !blank);
+                blank = is_space(c);
+            }
+            let weight = |kind| if kind == Kind::WordPerplexity { words } else { text.len() };
+            Ok(of.metrics.iter().map(|metric| Item::Weighted(*likelihood, weight(metric.kind) as f64)).collect())
+        }
+        (Output::MultipleChoice, _) => choices(task, document, answers),
+        _ => Err(unlike(answers)),
+    }
+}
+
+fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
+    let of = &task.definition;
+    let Some(field) = &of.choices else { return Err(unlike(answers)) };
+    let texts = task.columns.choices(field, document)?;
+    let texts: Vec<&str> = texts
+        .iter()
+        .map(|text| text.as_text().ok_or_else(|| Error::bad_input("a choice is no text").found(text.repr())))
+        .collect::<Result<_>>()?;
+    let pairs: Option<Vec<(f64, bool)>> =
+        answers.iter().map(|one| if let Answer::LogLikelihood(l, g) = one { Some((*l, *g)) } else { None }).collect();
+    let count = texts.len();
+    let pairs =
+        pairs.filter(|pairs| pairs.len() == count || pairs.len() == 2 * count).ok_or_else(|| unlike(answers))?;
+    let all: Vec<f64> = pairs[..count].iter().map(|pair| pair.0).collect();
+    let by = |lengths: &dyn Fn(&str) -> usize| {
+        largest(&all.iter().zip(&texts).map(|(number, text)| number / lengths(text) as f64).collect::<Vec<_>>())
+    };
+    let gold = if task.several_contexts {
+        task.columns.text(&of.text, document)?
+    } else {
+        task.columns.target(&of.target, document)?
+    };
+    // The number of a choice; -100 where there is none, which is scored as wrong.
+    let numbered = |gold: &Value| match (gold.as_int(), gold.as_text()) {
+        (Some(number), _) => Ok(if number < i64::try_from(count).unwrap_or(i64::MAX) { number } else { -100 }),
+        (_, Some(text)) if !task.several_targets => {
+            Ok(texts.iter().position(|own| *own == text).and_then(|at| i64::try_from(at).ok()).unwrap_or(-100))
+        }
+        _ => {
+            Err(Error::bad_input("the right answer is neither the number nor the text of a choice").found(gold.repr()))
+        }
+    };
+    let golds: Vec<i64> = match (&gold, task.several_targets) {
+        (Value::List(items), true) => items.iter().map(numbered).collect::<Result<_>>()?,
+        (_, true) => {
+            return Err(
+                Error::bad_input("the first document has a list of right answers, and this one not").found(gold.repr())
+            );
+        }
+        (gold, false) => vec![numbered(gold)?],
+    };
+    let right =
+        |at: usize| Item::Number(f64::from(u8::from(golds.iter().any(|gold| usize::try_from(*gold) == Ok(at)))));
+    let greedy: Vec<Value> = pairs.iter().map(|pair| Value::Bool(pair.1)).collect();
+    let one = || match golds[..] {
+        [gold] if !task.several_targets => Ok(gold),
+        _ => Err(Error::bad_input("this metric needs one right answer").found(gold.repr())),
+    };
+    let item = |metric: &Metric| {
+        Ok(match metric.kind {
+            Kind::AccNorm => right(by(&|text| text.chars().count())),
+            Kind::AccBytes => right(by(&str::len)),
+            Kind::AccMutualInfo => {
+                let bare = pairs.get(count..2 * count).ok_or_else(|| unlike(answers))?;
+                right(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()))
+            }
+            Kind::ExactMatch => {
+                let hit = golds.iter().any(|gold| *gold != -100 && choice(&greedy, *gold) == Some(&Value::Bool(true)));
+                Item::Number(f64::from(u8::from(hit)))
+            }
+            Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(one()?), i64::try_from(largest(&all)).unwrap_or(-100)),
+            Kind::Brier => {
+                let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let powers: Vec<f64> = all.iter().map(|number| (number - most).exp()).collect();
+                let sum: f64 = powers.iter().sum();
+                let gold = usize::try_from(one()?).unwrap_or(usize::MAX);
+                Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
+            }
+            _ => right(largest(&all)),
+        })
+    };
+    of.metrics.iter().map(item).collect()
+}
+
+fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>> {
+    let of = &task.definition;
+    let target = task.columns.target(&of.target, document)?;
+    let gold = if let Some(field) = &of.choices {
+        let choices = task.columns.choices(field, document)?;
+        let found = target.as_int().and_then(|number| choice(&choices, number)).cloned();
+        found.ok_or_else(|| Error::bad_input("the answer is the number of no choice").found(target.repr()))?
+    } else if task.several_targets {
+        match target {
+            Value::List(items) => Value::List(items),
+            // Python's `list()` of a text.
+            Value::Text(text) => Value::List(text.chars().map(|c| Value::Text(c.to_string())).collect()),
+            other => {
+                return Err(
+                    Error::bad_input("the first document has several answers, and this one none").found(other.repr())
+                );
+            }
+        }
+    } else {
+        match result {
+            Value::Text(_) => Value::Text(target.text()),
+            Value::Int(_) => {
+                target.as_int().or_else(|| target.text().parse().ok()).map(Value::Int).ok_or_else(|| {
+                    Error::bad_input("a filter gives numbers, and the answer is none").found(target.repr())
+                })?
+            }
+            _ => target,
+        }
+    };
+    let same = |metric: &Metric, gold: &Value| match (gold.as_text(), result.as_text()) {
+        (Some(gold), Some(result)) => metric.matching.same(gold, result),
+        _ => Ok(gold.as_text().is_none() && result.as_text().is_none() && gold == result),
+    };
+    let item = |metric: &Metric| match (metric.kind, &gold) {
+        (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
+            // One text among them makes an array of texts of all.
+            let texts = several.iter().any(|one| one.as_text().is_some());
+            let mut hit = false;
+            for one in several {
+                hit |= if texts { same(metric, &Value::Text(one.text()))? } else { same(metric, one)? };
+            }
+            Ok(Item::Number(f64::from(u8::from(hit))))
+        }
+        (Kind::ExactMatch, gold) => Ok(Item::Number(f64::from(u8::from(same(metric, gold)?)))),
+        (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
+        (kind, gold) => Err(Error::bad_input(format!("`{}` compares a text with one reference", kind.name()))
+            .found(format!("{} and {}", gold.repr(), result.repr()))),
+    };
+    of.metrics.iter().map(item).collect()
+}

@@ -1,0 +1,323 @@
+//! A task with its documents: the requests that the harness would make of it.
+
+use ghostlab_core::error::{Error, Result};
+
+use crate::chat::ChatTemplate;
+use crate::definition::Definition;
+use crate::document::Columns;
+use crate::metric::{Kind, Output};
+use crate::prompt::{Message, Role, Turn, choice, delimited, ends_blank, in_one_turn, plain};
+use crate::rows::Rows;
+use crate::shots::Pool;
+use crate::value::Value;
+
+/// The seed of the harness' draws, where nobody says otherwise.
+pub const SEED: u64 = 1234;
+
+/// How requests are made.
+#[derive(Debug, Clone)]
+pub struct Setting<'a> {
+    /// Examples before a question; a definition that says 0 keeps it, one that says nothing has none.
+    pub shots: Option<usize>,
+    /// The seed of the draw.
+    pub seed: u64,
+    /// A text before all.
+    pub system: Option<String>,
+    /// The model's chat template, where it is to be used.
+    pub chat: Option<&'a ChatTemplate>,
+    /// Whether examples are messages of their own in it.
+    pub multiturn: bool,
+    /// At most so many documents, the first ones.
+    pub limit: Option<usize>,
+}
+
+impl Default for Setting<'_> {
+    fn default() -> Self {
+        Self { shots: None, seed: SEED, system: None, chat: None, multiturn: true, limit: None }
+    }
+}
+
+/// What a model is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ask {
+    /// How likely a text is behind another.
+    LogLikelihood {
+        /// What stands before.
+        context: String,
+        /// What is scored.
+        continuation: String,
+    },
+    /// How likely a whole text is.
+    Rolling {
+        /// The text.
+        text: String,
+    },
+    /// What comes behind a text.
+    Generate {
+        /// The text.
+        context: String,
+        /// `until`, lengths and sampling, as the definition has them.
+        settings: Value,
+    },
+}
+
+/// One question to a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Which document it is of.
+    pub document: usize,
+    /// Which of the document's requests.
+    pub index: usize,
+    /// The question.
+    pub ask: Ask,
+    /// How often it is asked.
+    pub repeats: usize,
+}
+
+/// A definition with its documents.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// The definition.
+    pub definition: Definition,
+    /// Its documents, in the order of the split.
+    pub documents: Vec<Value>,
+    pub(crate) columns: Columns,
+    /// Decided by the first document: a context for each choice, and several right answers.
+    pub(crate) several_contexts: bool,
+    pub(crate) several_targets: bool,
+}
+
+impl Task {
+    /// Reads the documents and looks at the first of them, as the harness does.
+    ///
+    /// # Errors
+    /// When there are none, or the first has not what the definition needs.
+    pub fn new(definition: Definition, rows: &dyn Rows) -> Result<Self> {
+        let split = definition.test.as_ref().or(definition.validation.as_ref()).cloned().unwrap_or_default();
+        let documents = kept(&definition, rows, &split)?;
+        let place = |error: Error| error.at(format!("task {}, document 1", definition.name));
+        let Some(first) = documents.first() else {
+            return Err(
+                Error::bad_input("the task has no documents").at(format!("task {}, split {split}", definition.name))
+            );
+        };
+        let Value::Map(pairs) = first else {
+            return Err(place(Error::bad_input("a row is no map").found(first.repr())));
+        };
+        let names = pairs.iter().map(|(name, _)| name.text()).collect();
+        let columns = Columns { names, choices: definition.choices.is_some() };
+        let text = columns.text(&definition.text, first).map_err(place)?;
+        let target = columns.target(&definition.target, first).map_err(place)?;
+        let mut several_contexts = false;
+        if let Some(field) = &definition.choices {
+            let choices = columns.choices(field, first).map_err(place)?;
+            several_contexts = text.as_int().is_some();
+            if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
+                let bad = Error::bad_input("the answer is the number of no choice");
+                return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number.to_string())));
+            }
+            if let Some(odd) = choices.iter().find(|one| one.as_text().is_none_or(str::is_empty)) {
+                return Err(place(Error::bad_input("a choice is empty, or no text").found(odd.repr())));
+            }
+        }
+        let several_targets = matches!(target, Value::List(_));
+        Ok(Self { columns, several_contexts, several_targets, documents, definition })
+    }
+
+    /// All requests, document by document.
+    ///
+    /// # Errors
+    /// When a document has not what the definition needs, examples are too few, or the chat template fails.
+    pub fn requests(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<Vec<Request>> {
+        let of = &self.definition;
+        let shots = match of.shots {
+            Some(0) => 0,
+            own => setting.shots.or(own).unwrap_or(0),
+        };
+        let mut pool =
+            Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
+        let limit = setting.limit.filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+        let mut requests = Vec::new();
+        for (at, document) in self.documents.iter().enumerate().take(limit) {
+            let place = |error: Error| error.at(format!("task {}, document {}", of.name, at + 1));
+            let contexts = self.contexts(document, shots, &mut pool, setting).map_err(place)?;
+            let asks = self.asks(document, contexts, setting.chat.is_some()).map_err(place)?;
+            requests.extend((0..).zip(asks).map(|(index, ask)| Request {
+                document: at,
+                index,
+                ask,
+                repeats: of.repeats,
+            }));
+        }
+        Ok(requests)
+    }
+
+    /// The examples to draw from.
+    fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
+        let of = &self.definition;
+        match (&of.examples.split, &of.examples.samples) {
+            (Some(split), _) => kept(of, rows, split),
+            (None, Some(samples)) => Ok(samples.clone()),
+            (None, None) => {
+                let split = of.training.as_ref().or(of.validation.as_ref()).or(of.test.as_ref());
+                kept(of, rows, split.map_or("", |split| split))
+            }
+        }
+    }
+
+    /// The prompt of a document; one for each choice where the contexts differ.
+    fn contexts(&self, document: &Value, shots: usize, pool: &mut Pool, setting: &Setting<'_>) -> Result<Vec<String>> {
+        let of = &self.definition;
+        let prefix = of.prefix.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
+        let description = of.description.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
+        let system = delimited(
+            setting.system.as_deref().unwrap_or(""),
+            description.as_deref().unwrap_or(""),
+            &of.fewshot_delimiter,
+        );
+        let mut messages = Vec::new();
+        if !system.is_empty() {
+            messages.push(Message { role: Role::System, content: system, delimiter: String::new() });
+        }
+        if shots > 0 {
+            // Only where both are named alike, or neither is named.
+            let without = (of.examples.split == of.test).then_some(document);
+            for example in pool.sample(shots, without)? {
+                messages.extend(self.example(&example)?);
+            }
+        }
+        let choices = of.choices.as_ref().map(|field| self.columns.choices(field, document)).transpose()?;
+        let turn = |text: &Value, delimiter: &str| {
+            let turn = Turn {
+                text,
+                choices: choices.as_deref(),
+                answer: None,
+                prefix: prefix.as_deref(),
+                target_delimiter: delimiter,
+                delimiter: "",
+            };
+            turn.messages()
+        };
+        let turns = if self.several_contexts {
+            choices.iter().flatten().map(|text| turn(text, "")).collect::<Result<Vec<_>>>()?
+        } else {
+            vec![turn(&self.columns.text(&of.text, document)?, &of.target_delimiter)?]
+        };
+        let continued = prefix.as_ref().is_some_and(|prefix| !prefix.is_empty());
+        turns
+            .into_iter()
+            .map(|turn| {
+                let all = [messages.as_slice(), &turn].concat();
+                match setting.chat {
+                    None => Ok(plain(&all)),
+                    Some(chat) if setting.multiturn => chat.render(&all, continued),
+                    Some(chat) => chat.render(&in_one_turn(&all), continued),
+                }
+            })
+            .collect()
+    }
+
+    /// The messages of an example.
+    fn example(&self, example: &Value) -> Result<Vec<Message>> {
+        let of = &self.definition.examples;
+        let mut text = self.columns.text(&of.text, example)?;
+        let mut choices = of.choices.as_ref().map(|field| self.columns.choices(field, example)).transpose()?;
+        let answer = self.columns.target(&of.target, example)?;
+        let prefix = of.prefix.as_ref().map(|field| Columns::plain(field, example)).transpose()?;
+        if self.several_contexts {
+            let number = text.as_int().unwrap_or(i64::MAX);
+            let found = choices.as_deref().and_then(|choices| choice(choices, number)).cloned();
+            text = found.ok_or_else(|| {
+                Error::bad_input("an example's context is the number of no choice").found(text.repr())
+            })?;
+            choices = None;
+        }
+        let turn = Turn {
+            text: &text,
+            choices: choices.as_deref(),
+            answer: Some(&answer),
+            prefix: prefix.as_deref(),
+            target_delimiter: &of.target_delimiter,
+            delimiter: &of.delimiter,
+        };
+        turn.messages().map_err(|error| error.at("an example"))
+    }
+
+    fn asks(&self, document: &Value, contexts: Vec<String>, chat: bool) -> Result<Vec<Ask>> {
+        let of = &self.definition;
+        let target = || {
+            let target = self.columns.target(&of.target, document)?;
+            let no_text = || {
+                Error::bad_input("the target is no text").expected("`doc_to_target` gives a text").found(target.repr())
+            };
+            target.as_text().map(str::to_owned).ok_or_else(no_text)
+        };
+        let mut contexts = contexts.into_iter();
+        let mut first = || contexts.next().unwrap_or_default();
+        match of.output {
+            Output::LogLikelihood => Ok(vec![likelihood(first(), target()?)?]),
+            Output::Rolling => match target()? {
+                text if text.is_empty() => {
+                    Err(Error::bad_input("there is no text to score").found("an empty `doc_to_target`"))
+                }
+                text => Ok(vec![Ask::Rolling { text }]),
+            },
+            Output::Generate => Ok(vec![Ask::Generate { context: first(), settings: of.generation.clone() }]),
+            Output::MultipleChoice => {
+                let prefix = match &of.prefix {
+                    Some(crate::definition::Field::Text(_, prefix)) => prefix.as_str(),
+                    _ => "",
+                };
+                // The chat template delimits by itself, but not behind an answer that is begun.
+                let delimiter =
+                    if !chat || !prefix.is_empty() && !ends_blank(prefix) { of.target_delimiter.as_str() } else { "" };
+                let Some(field) = &of.choices else { return Ok(Vec::new()) };
+                let choices = self.columns.choices(field, document)?;
+                let mut asks = if self.several_contexts {
+                    let target = self.columns.target(&of.target, document)?.text();
+                    std::iter::once(first())
+                        .chain(contexts)
+                        .map(|context| likelihood(context, format!("{delimiter}{target}")))
+                        .collect::<Result<Vec<_>>>()?
+                } else {
+                    let context = first();
+                    let of_choice =
+                        |choice: &Value| likelihood(context.clone(), format!("{delimiter}{}", choice.text()));
+                    choices.iter().map(of_choice).collect::<Result<Vec<_>>>()?
+                };
+                if of.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
+                    for choice in &choices {
+                        asks.push(likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
+                    }
+                }
+                Ok(asks)
+            }
+        }
+    }
+}
+
+/// A likelihood of something: blanks at the context's end are scored with the continuation, so they may be all of it.
+fn likelihood(context: String, continuation: String) -> Result<Ask> {
+    if continuation.is_empty() && !ends_blank(&context) {
+        return Err(Error::bad_input("there is nothing to score behind a context")
+            .expected("a continuation of at least one character")
+            .found("an empty text")
+            .hint("look at `doc_to_target`, `doc_to_choice` and `target_delimiter`"));
+    }
+    Ok(Ask::LogLikelihood { context, continuation })
+}
+
+/// The rows of a split that the definition keeps.
+fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Value>> {
+    let place = |error: Error| error.at(format!("task {}, data set {}", definition.name, definition.data.path));
+    let mut documents =
+        rows.rows(&definition.data, split).and_then(Iterator::collect::<Result<Vec<_>>>).map_err(place)?;
+    for (column, wanted) in &definition.keep_rows {
+        if let Some(odd) = documents.iter().find(|row| row.get(column).is_none()) {
+            let bad = Error::bad_input(format!("`keep_rows` names the column `{column}`, which a row does not have"));
+            return Err(place(bad.found(odd.repr())));
+        }
+        documents.retain(|row| row.get(column).is_some_and(|value| wanted.contains(value)));
+    }
+    Ok(documents)
+}

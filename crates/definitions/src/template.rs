@@ -1,0 +1,294 @@
+//! Templates of Jinja, printed as Python prints.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::LazyLock;
+
+use ghostlab_core::error::{Error, Result};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
+
+use crate::exchange::{jinja, python};
+use crate::method::{self, METHODS};
+use crate::pattern::Pattern;
+use crate::value::{Value, strip};
+use crate::yaml::Place;
+
+/// Steps that one rendering may take: a template that loops comes to an end.
+const FUEL: u64 = 2_000_000;
+
+/// A template of a definition, compiled: a name that is not there is an error, and the last newline stays.
+#[derive(Clone)]
+pub struct Template {
+    environment: Environment<'static>,
+    source: String,
+    place: Place,
+}
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Template({:?})", self.source)
+    }
+}
+
+impl Template {
+    /// Compiles a template that stands at a place.
+    ///
+    /// # Errors
+    /// When it is none, or uses a filter, test or method that is not offered.
+    pub fn new(source: &str, place: &Place) -> Result<Self> {
+        static STRICT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+            let mut environment = environment();
+            environment.set_undefined_behavior(UndefinedBehavior::Strict);
+            if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
+                environment.set_syntax(syntax);
+            }
+            environment
+        });
+        let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(place.to_string()))?;
+        known_names(&environment, source).map_err(|error| error.at(place.to_string()))?;
+        Ok(Self { environment, source: source.to_owned(), place: place.clone() })
+    }
+
+    /// Renders it on a document.
+    ///
+    /// # Errors
+    /// When the document lacks a column, the template raises, or does not come to an end.
+    pub fn render(&self, document: &Value) -> Result<String> {
+        let template =
+            self.environment.get_template("it").map_err(|error| explained(&error).at(self.place.to_string()))?;
+        template.render(jinja(document)).map_err(|error| {
+            let Value::Map(pairs) = document else { return explained(&error).at(self.place.to_string()) };
+            let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
+            let named: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
+            let absent: Vec<String> = named
+                .into_iter()
+                .filter(|name| {
+                    !columns.contains(&name.as_str()) && self.environment.globals().all(|(own, _)| own != name)
+                })
+                .collect();
+            if error.kind() != ErrorKind::UndefinedError || absent.is_empty() {
+                return explained(&error).at(self.place.to_string());
+            }
+            Error::bad_input("a template reads a column that the document does not have")
+                .at(self.place.to_string())
+                .expected(format!("one of {}", columns.join(", ")))
+                .found(absent.join(", "))
+                .hint("the data set's columns may have changed, or another `dataset_name` has them")
+        })
+    }
+}
+
+/// What both kinds of templates share: Python's printing, its methods, its filters, and an end to loops.
+pub(crate) fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_formatter(|out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Jinja| {
+        if let Some(text) = value.as_str() {
+            out.write_str(text)?;
+        } else if !value.is_undefined() {
+            out.write_str(&python(value)?.text())?;
+        } else if state.env().undefined_behavior() == UndefinedBehavior::Strict {
+            return Err(JinjaError::from(ErrorKind::UndefinedError));
+        }
+        Ok(())
+    });
+    environment.set_unknown_method_callback(method::call);
+    environment.add_filter("string", |value: Jinja| Ok::<_, JinjaError>(python(&value)?.text()));
+    environment.add_filter("trim", |value: Jinja, set: Option<String>| {
+        let text = python(&value)?.text();
+        Ok::<_, JinjaError>(match set {
+            Some(set) => text.trim_matches(|c| set.contains(c)).to_owned(),
+            None => strip(&text).to_owned(),
+        })
+    });
+    environment.add_filter("capitalize", |text: String| method::capitalized(&text));
+    environment.add_filter("int", |value: Jinja, other: Option<i64>| {
+        let other = other.unwrap_or(0);
+        Ok::<_, JinjaError>(match python(&value)? {
+            Value::Float(number) => number as i64,
+            Value::Text(text) => {
+                let text = strip(&text);
+                text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as i64)).unwrap_or(other)
+            }
+            value => value.as_int().unwrap_or(other),
+        })
+    });
+    environment.add_filter("join", |items: Jinja, by: Option<String>| {
+        let items = items.try_iter()?.map(|item| Ok(python(&item)?.text())).collect::<Result<Vec<_>, JinjaError>>()?;
+        Ok::<_, JinjaError>(items.join(&by.unwrap_or_default()))
+    });
+    environment.add_filter("regex_replace", |text: String, pattern: String, by: String| {
+        if by.is_empty() {
+            let removed = Pattern::new(&pattern).and_then(|pattern| pattern.removed(&text));
+            return removed.map_err(|error| JinjaError::new(ErrorKind::InvalidOperation, error.one_line()));
+        }
+        Err(JinjaError::new(ErrorKind::InvalidOperation, "`regex_replace` is offered with an empty replacement only"))
+    });
+    environment.add_filter("tojson", |value: Jinja, options: Kwargs| {
+        let indent = options.get::<Option<usize>>("indent")?;
+        let _: Option<bool> = options.get("ensure_ascii")?;
+        options.assert_all_used()?;
+        Ok::<_, JinjaError>(python(&value)?.json(indent))
+    });
+    environment
+}
+
+/// An environment with one compiled template in it, of the name `it`.
+pub(crate) fn compiled(
+    base: &Environment<'static>,
+    source: &str,
+) -> std::result::Result<Environment<'static>, JinjaError> {
+    let mut environment = base.clone();
+    // Jinja reads every end of a line as a newline.
+    environment.add_template_owned("it", source.replace("\r\n", "\n").replace('\r', "\n"))?;
+    Ok(environment)
+}
+
+/// An error of the template engine in the house's form.
+pub(crate) fn explained(error: &JinjaError) -> Error {
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
+    let mut innermost = String::new();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        innermost = format!(": {cause}");
+        source = cause.source();
+    }
+    match error.kind() {
+        ErrorKind::OutOfFuel => Error::bad_input("a template does not come to an end")
+            .expected(format!("at most {FUEL} steps"))
+            .hint(format!("it loops{line}")),
+        ErrorKind::UndefinedError => Error::bad_input(format!("a template uses a value that is not there{line}"))
+            .expected("a column, field or item of the document")
+            .hint(format!("{detail}{innermost}")),
+        _ => Error::bad_input(format!("a template cannot be rendered{line}: {detail}{innermost}"))
+            .hint("templates are Jinja's, with the filters and methods that definitions use"),
+    }
+}
+
+/// Refuses filters, tests and methods that are not offered, before anything runs.
+fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
+    for (sort, name) in names(source) {
+        let known = match sort {
+            "filter" => {
+                let outcome = environment.empty_state().apply_filter(&name, &[]);
+                !matches!(outcome, Err(error) if error.kind() == ErrorKind::UnknownFilter)
+            }
+            "test" => {
+                let outcome = environment.empty_state().perform_test(&name, &[]);
+                !matches!(outcome, Err(error) if error.kind() == ErrorKind::UnknownTest)
+            }
+            _ => METHODS.contains(&name.as_str()),
+        };
+        if !known {
+            return Err(Error::bad_input(format!("a template uses a {sort} that is not offered"))
+                .expected("a filter, test or method of Jinja or Python that definitions use")
+                .found(name));
+        }
+    }
+    Ok(())
+}
+
+/// Names of filters, tests and methods in the code of a template.
+fn names(source: &str) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    let mut rest = source;
+    while let Some(open) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+        rest = &rest[open + 2..];
+        let mut quote = None;
+        let (mut code, mut last) = (String::new(), ' ');
+        let mut end = rest.len();
+        for (at, c) in rest.char_indices() {
+            match quote {
+                Some(mark) if c == mark && last != '\\' => quote = None,
+                Some(_) => {}
+                None if c == '\'' || c == '"' => {
+                    quote = Some(c);
+                    code.push('\'');
+                }
+                None if c == '}' && (last == '}' || last == '%') => {
+                    end = at + 1;
+                    break;
+                }
+                None => code.push(c),
+            }
+            last = if last == '\\' && c == '\\' { ' ' } else { c };
+        }
+        rest = &rest[end..];
+        let word =
+            |text: &str| text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+        for (at, _) in code.match_indices('|') {
+            found.push(("filter", word(&code[at + 1..])));
+        }
+        for (at, _) in code.match_indices(" is ") {
+            let after = code[at + 4..].trim_start();
+            found.push(("test", word(after.strip_prefix("not ").unwrap_or(after))));
+        }
+        for (at, _) in code.match_indices('.') {
+            let name = word(&code[at + 1..]);
+            if code[at + 1..].starts_with(&format!("{name}(")) && !code[..at].ends_with("loop") && !name.is_empty() {
+                found.push(("method", name));
+            }
+        }
+    }
+    found.retain(|(_, name)| !name.is_empty());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(source: &str, document: &str) -> Result<String> {
+        let place = Place { file: "f.yaml".into(), line: 3 };
+        Template::new(source, &place)?.render(&serde_json::from_str(document).unwrap())
+    }
+
+    /// Expected texts: Jinja 3.1 in the harness' environment.
+    #[test]
+    fn templates_print_as_python_prints() {
+        let all = [
+            (
+                "{{a}} {{b}} {{c}} {{d}}\n",
+                r#"{"a": true, "b": null, "c": 1.0, "d": ["x", "it's"]}"#,
+                "True None 1.0 ['x', \"it's\"]\n",
+            ),
+            ("{{m}}", r#"{"m": {"z": 1, "a": [2.5]}}"#, "{'z': 1, 'a': [2.5]}"),
+            ("{{a.strip()}}|{{a[0:2]}}|{{a[-1]}}", r#"{"a": " bc "}"#, "bc| b| "),
+            ("{{c.index(k)}} {{c[k2-1]}}", r#"{"c": ["A", "B"], "k": "B", "k2": 1}"#, "1 A"),
+            ("{{'no' if x is not none else 'yes'}}", r#"{"x": null}"#, "yes"),
+            ("{% if y is defined %}1{% else %}2{% endif %}", r#"{"x": null}"#, "2"),
+            ("{{ 'A' + x|string }} {{ l|join(' ') }}", r#"{"x": 2, "l": [1, true]}"#, "A2 1 True"),
+            ("a\r\nb {{'\\n'}}", "{}", "a\nb \n"),
+            ("{{ items.text[1] }} {{ a.b.c }}", r#"{"items": {"text": [1, 2]}, "a": {"b": {"c": 7}}}"#, "2 7"),
+            ("{%- for x in l -%} {{x}}, {%- endfor -%}", r#"{"l": [1, 2]}"#, "1,2,"),
+            ("{{ x.split(', ')[0].capitalize() }}", r#"{"x": "ab CD, e"}"#, "Ab cd"),
+            ("{{ l | map(attribute='t') | list }}", r#"{"l": [{"t": 1}, {"t": "b"}]}"#, "[1, 'b']"),
+            ("{% set x = n - 1 %}{{ x }} {{ n + 1 }} {{ not n }}", r#"{"n": 3}"#, "2 4 False"),
+        ];
+        for (source, document, expected) in all {
+            assert_eq!(rendered(source, document).unwrap(), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_rendered_is_one_clear_error() {
+        let error = |source: &str| rendered(source, r#"{"question": "?"}"#).unwrap_err().to_string();
+        let missing = error("{{ answer }}");
+        assert!(
+            missing.contains("f.yaml:3") && missing.contains("answer") && missing.contains("question"),
+            "{missing}"
+        );
+        assert!(error("{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}").contains("end"));
+        assert!(error("{{ x").contains("f.yaml:3"));
+        assert!(error("{{ question | shout }}").contains("shout"));
+        assert!(error("{{ question is shouted }}").contains("shouted"));
+        assert!(error("{{ question.shout() }}").contains("shout"));
+        assert!(error("{{ question.field }}").contains("not there"));
+        assert!(error("{{ [1].index(2) }}").contains("not in the list"));
+        assert!(error("{{ 1 / 0 }}").contains("f.yaml:3"));
+    }
+}

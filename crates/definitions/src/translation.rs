@@ -1,0 +1,108 @@
+//! BLEU and chrF of whole corpora, as sacrebleu gives them with its defaults (2.x: `13a`, smoothing `exp`; chrF2 of 6 letters).
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
+
+use crate::value::{is_space, words};
+
+/// The longest sequences of words that BLEU counts.
+const WORDS: usize = 4;
+/// The longest sequences of letters that chrF counts.
+const LETTERS: usize = 6;
+
+/// BLEU, 0 to 100, of texts to one reference each: (reference, text).
+pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
+    let (mut length, mut reference_length) = (0usize, 0usize);
+    let (mut correct, mut total) = ([0usize; WORDS], [0usize; WORDS]);
+    for (reference, text) in pairs {
+        let (reference, text) = (tokenized(reference), tokenized(text));
+        let (reference, text): (Vec<&str>, Vec<&str>) = (words(&reference).collect(), words(&text).collect());
+        length += text.len();
+        reference_length += reference.len();
+        for n in 1..=WORDS {
+            let expected = counted(&reference, n);
+            for (gram, count) in counted(&text, n) {
+                total[n - 1] += count;
+                correct[n - 1] += count.min(expected.get(gram).copied().unwrap_or(0));
+            }
+        }
+    }
+    if correct.iter().all(|count| *count == 0) {
+        return 0.0;
+    }
+    let penalty = if length < reference_length { (1.0 - reference_length as f64 / length as f64).exp() } else { 1.0 };
+    let (mut precisions, mut smooth) = ([0.0; WORDS], 1.0);
+    for n in 0..WORDS {
+        if total[n] == 0 {
+            break;
+        }
+        precisions[n] = if correct[n] == 0 {
+            smooth *= 2.0;
+            100.0 / (smooth * total[n] as f64)
+        } else {
+            100.0 * correct[n] as f64 / total[n] as f64
+        };
+    }
+    // The logarithm of nothing is sacrebleu's very low number.
+    let logarithms = precisions.iter().map(|p| if *p == 0.0 { -9_999_999_999.0 } else { p.ln() });
+    penalty * (logarithms.sum::<f64>() / WORDS as f64).exp()
+}
+
+fn counted<T: std::hash::Hash + Eq>(items: &[T], n: usize) -> HashMap<&[T], usize> {
+    let mut counts = HashMap::new();
+    for gram in items.windows(n) {
+        *counts.entry(gram).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// The tokenizer `13a` of mteval-v13a.pl.
+fn tokenized(text: &str) -> String {
+    static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+        let rules = [
+            (r"([\{-\~\[-\` -\&\(-\+\:-\@\/])", " $1 "),
+            (r"([^0-9])([\.,])", "$1 $2 "),
+            (r"([\.,])([^0-9])", " $1 $2"),
+            (r"([0-9])(-)", "$1 $2 "),
+        ];
+        rules.into_iter().filter_map(|(rule, by)| Some((Regex::new(rule).ok()?, by))).collect()
+    });
+    let mut line = text.trim_end_matches(is_space).replace("<skipped>", "").replace("-\n", "").replace('\n', " ");
+    if line.contains('&') {
+        line = line.replace("&quot;", "\"").replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">");
+    }
+    line = format!(" {line} ");
+    for (rule, by) in &*RULES {
+        line = rule.replace_all(&line, *by).into_owned();
+    }
+    line
+}
+
+/// chrF2, 0 to 100, of texts to one reference each: (reference, text).
+pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
+    let mut counts = [[0usize; 3]; LETTERS];
+    for (reference, text) in pairs {
+        let letters = |text: &str| text.chars().filter(|c| !is_space(*c)).collect::<Vec<char>>();
+        let (reference, text) = (letters(reference), letters(text));
+        for (n, [all, wanted, matched]) in (1..).zip(&mut counts) {
+            let (expected, found) = (counted(&reference, n), counted(&text, n));
+            // What has no counterpart in the reference at all is not counted against the text.
+            *all += if expected.is_empty() { 0 } else { found.values().sum() };
+            *wanted += expected.values().sum::<usize>();
+            *matched += found.iter().map(|(gram, count)| *count.min(expected.get(gram).unwrap_or(&0))).sum::<usize>();
+        }
+    }
+    let orders: Vec<(f64, f64)> = counts
+        .iter()
+        .filter(|[all, wanted, _]| *all > 0 && *wanted > 0)
+        .map(|[all, wanted, matched]| (*matched as f64 / *all as f64, *matched as f64 / *wanted as f64))
+        .collect();
+    if orders.is_empty() {
+        return 0.0;
+    }
+    let mean = |of: fn(&(f64, f64)) -> f64| orders.iter().map(of).sum::<f64>() / orders.len() as f64;
+    let (precision, recall) = (mean(|order| order.0), mean(|order| order.1));
+    if precision + recall == 0.0 { 0.0 } else { 100.0 * (5.0 * precision * recall / (4.0 * precision + recall)) }
+}

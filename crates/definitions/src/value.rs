@@ -1,0 +1,330 @@
+//! Values as Python has them: what a document holds, a template prints and a filter changes.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// A value of JSON, YAML or Python's literals. Maps keep their order.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// `None`, `null`.
+    None,
+    /// A truth value.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// A text.
+    Text(String),
+    /// A list, or a tuple.
+    List(Vec<Value>),
+    /// A map; no key stands twice.
+    Map(Vec<(Value, Value)>),
+}
+
+impl Value {
+    /// The value under a name, where this is a map that has it.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        let Self::Map(pairs) = self else { return None };
+        pairs.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
+    }
+
+    /// The text, where it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The whole number, where it is one; a truth value is 0 or 1, as in Python.
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Self::Int(number) => Some(*number),
+            Self::Bool(truth) => Some(i64::from(*truth)),
+            _ => None,
+        }
+    }
+
+    /// The items, where it is a list.
+    pub fn as_list(&self) -> Option<&[Value]> {
+        if let Self::List(items) = self { Some(items) } else { None }
+    }
+
+    /// Sets what stands under a name; nothing where this is no map.
+    pub fn set(&mut self, name: &str, value: Value) {
+        let Self::Map(pairs) = self else { return };
+        match pairs.iter_mut().find(|(key, _)| key.as_text() == Some(name)) {
+            Some((_, old)) => *old = value,
+            None => pairs.push((Self::from(name), value)),
+        }
+    }
+
+    /// What Python's `str()` gives.
+    pub fn text(&self) -> String {
+        if let Self::Text(text) = self { text.clone() } else { self.repr() }
+    }
+
+    /// What Python's `repr()` gives.
+    pub fn repr(&self) -> String {
+        let list = |items: &[Value]| items.iter().map(Self::repr).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::None => "None".to_owned(),
+            Self::Bool(true) => "True".to_owned(),
+            Self::Bool(false) => "False".to_owned(),
+            Self::Int(number) => number.to_string(),
+            Self::Float(number) => float(*number),
+            Self::Text(text) => quoted(text),
+            Self::List(items) => format!("[{}]", list(items)),
+            Self::Map(pairs) => {
+                let pairs = pairs.iter().map(|(key, value)| format!("{}: {}", key.repr(), value.repr()));
+                format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+
+    /// What Python's `json.dumps(value, ensure_ascii=False)` gives; over several lines where an indent is given.
+    pub fn json(&self, indent: Option<usize>) -> String {
+        let mut out = String::new();
+        self.write_json(&mut out, indent, 0);
+        out
+    }
+
+    fn write_json(&self, out: &mut String, indent: Option<usize>, depth: usize) {
+        let line = |out: &mut String, depth: usize| {
+            if let Some(indent) = indent {
+                out.push('\n');
+                out.push_str(&" ".repeat(indent * depth));
+            }
+        };
+        let comma = if indent.is_some() { "," } else { ", " };
+        match self {
+            Self::None => out.push_str("null"),
+            Self::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
+            Self::Float(number) if number.is_nan() => out.push_str("NaN"),
+            Self::Float(number) if number.is_infinite() => {
+                out.push_str(if *number > 0.0 { "Infinity" } else { "-Infinity" });
+            }
+            Self::Int(_) | Self::Float(_) => out.push_str(&self.repr()),
+            // serde_json escapes as Python does but for DEL, which neither escapes.
+            Self::Text(text) => out.push_str(&serde_json::Value::from(text.as_str()).to_string()),
+            Self::List(items) if items.is_empty() => out.push_str("[]"),
+            Self::Map(pairs) if pairs.is_empty() => out.push_str("{}"),
+            Self::List(items) => {
+                out.push('[');
+                for (at, item) in items.iter().enumerate() {
+                    out.push_str(if at > 0 { comma } else { "" });
+                    line(out, depth + 1);
+                    item.write_json(out, indent, depth + 1);
+                }
+                line(out, depth);
+                out.push(']');
+            }
+            Self::Map(pairs) => {
+                out.push('{');
+                for (at, (key, value)) in pairs.iter().enumerate() {
+                    out.push_str(if at > 0 { comma } else { "" });
+                    line(out, depth + 1);
+                    let key = if key.as_text().is_some() { key.text() } else { key.json(None) };
+                    out.push_str(&serde_json::Value::from(key).to_string());
+                    out.push_str(": ");
+                    value.write_json(out, indent, depth + 1);
+                }
+                line(out, depth);
+                out.push('}');
+            }
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<serde_json::Value> for Value {
+    fn from(value: serde_json::Value) -> Self {
+        match value {
+            serde_json::Value::Null => Self::None,
+            serde_json::Value::Bool(truth) => Self::Bool(truth),
+            serde_json::Value::Number(number) => {
+                number.as_i64().map_or_else(|| Self::Float(number.as_f64().unwrap_or(f64::NAN)), Self::Int)
+            }
+            serde_json::Value::String(text) => Self::Text(text),
+            serde_json::Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
+            serde_json::Value::Object(pairs) => {
+                Self::Map(pairs.into_iter().map(|(key, value)| (Self::Text(key), value.into())).collect())
+            }
+        }
+    }
+}
+
+/// Equality of Python: `1 == 1.0 == True`, and the order of a map's keys does not matter.
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::None, Self::None) => true,
+            (Self::Text(a), Self::Text(b)) => a == b,
+            (Self::List(a), Self::List(b)) => a == b,
+            (Self::Map(a), Self::Map(b)) => {
+                a.len() == b.len()
+                    && a.iter().all(|(key, value)| b.iter().any(|(other, found)| key == other && value == found))
+            }
+            (Self::Float(a), Self::Float(b)) => a == b,
+            (Self::Float(a), b) | (b, Self::Float(a)) => b.as_int().is_some_and(|b| *a == b as f64),
+            (a, b) => a.as_int().is_some() && a.as_int() == b.as_int(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Value;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value of JSON")
+            }
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::None)
+            }
+            fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
+                Ok(Value::Bool(truth))
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+                Ok(Value::Int(number))
+            }
+            fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+                Ok(i64::try_from(number).map_or(Value::Float(number as f64), Value::Int))
+            }
+            fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+                Ok(Value::Float(number))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+                Ok(Value::from(text))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    list.push(item);
+                }
+                Ok(Value::List(list))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
+                let mut map = Value::Map(Vec::new());
+                while let Some((key, value)) = pairs.next_entry::<String, Value>()? {
+                    map.set(&key, value);
+                }
+                Ok(map)
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// Whether Python's `str.isspace` and `str.strip` take a character for a blank: Unicode's blanks and four separators.
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
+/// Python's `str.strip()`.
+pub fn strip(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
+/// Python's `str.split()`.
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(is_space).filter(|word| !word.is_empty())
+}
+
+/// Python's `repr` of a float: the shortest digits that read back as the same number.
+fn float(number: f64) -> String {
+    if !number.is_finite() {
+        return if number.is_nan() {
+            "nan"
+        } else if number > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        }
+        .to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let power: i32 = exponent.parse().unwrap_or(0);
+    if number != 0.0 && !(-4..16).contains(&power) {
+        let sign = if power < 0 { '-' } else { '+' };
+        return format!("{digits}e{sign}{:02}", power.abs());
+    }
+    let plain = number.to_string();
+    if plain.contains('.') { plain } else { format!("{plain}.0") }
+}
+
+/// Python's `repr` of a text: double quotes only where there is a single one and no double one inside.
+fn quoted(text: &str) -> String {
+    /// What `str.isprintable` refuses: controls, formats, unassigned characters and separators but the blank.
+    static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut out = String::from(quote);
+    for c in text.chars() {
+        let mut buffer = [0; 4];
+        let hidden = c != ' '
+            && (c.is_ascii_control()
+                || !c.is_ascii()
+                    && HIDDEN
+                        .as_ref()
+                        .is_some_and(|hidden| hidden.is_match(&*c.encode_utf8(&mut buffer)).unwrap_or(false)));
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            _ if c == quote => out.extend(['\\', c]),
+            _ if !hidden => out.push(c),
+            _ => match c as u32 {
+                code @ ..=0xff => out.push_str(&format!("\\x{code:02x}")),
+                code @ ..=0xffff => out.push_str(&format!("\\u{code:04x}")),
+                code => out.push_str(&format!("\\U{code:08x}")),
+            },
+        }
+    }
+    out.push(quote);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected texts: `repr(…)`, Python 3.11.
+    #[test]
+    fn values_print_as_in_python() {
+        let shown = |json: &str| Value::from(serde_json::from_str::<serde_json::Value>(json).unwrap()).repr();
+        assert_eq!(
+            shown(r#"[true, null, 1, 1.0, "it's", "say \"it's\""]"#),
+            r#"[True, None, 1, 1.0, "it's", 'say "it\'s"']"#
+        );
+        assert_eq!(shown(r#"["\u00a0\u200b\n\ud83d\ude00é\u007f"]"#), r"['\xa0\u200b\n😀é\x7f']");
+        let floats = [1e16, 1e15, 0.0001, 0.00001, 1e22, 1.5e-7, -0.0, 123456.789].map(|f| Value::Float(f).repr());
+        assert_eq!(
+            floats,
+            ["1e+16", "1000000000000000.0", "0.0001", "1e-05", "1e+22", "1.5e-07", "-0.0", "123456.789"]
+        );
+    }
+
+    #[test]
+    fn numbers_and_maps_are_equal_as_in_python() {
+        assert_eq!(Value::Int(1), Value::Bool(true));
+        assert_eq!(Value::Int(1), Value::Float(1.0));
+        assert_ne!(Value::Int(1), Value::from("1"));
+        let map = |json: &str| serde_json::from_str::<Value>(json).unwrap();
+        assert_eq!(map(r#"{"a": 1, "b": 2}"#), map(r#"{"b": 2, "a": 1}"#));
+    }
+}

@@ -1,0 +1,472 @@
+//! YAML as PyYAML reads it: version 1.1's words and numbers, the last of two equal keys, and every value's line.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::regular;
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+
+use crate::value::Value;
+
+/// The most values that a file may have with its aliases filled in, and how deep.
+const LARGEST: usize = 2_000_000;
+const DEEPEST: usize = 100;
+/// How many lines of quoted texts may stand at the margin.
+const MARGINS: usize = 200;
+
+/// Where a value stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as messages name it.
+    pub file: Arc<str>,
+    /// Its line, from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A value with its place.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The value.
+    pub tree: Tree,
+    /// Where it begins.
+    pub place: Place,
+}
+
+/// What a node is.
+#[derive(Debug, Clone)]
+pub enum Tree {
+    /// A text, number, truth value or nothing.
+    Scalar(Value),
+    /// A sequence.
+    List(Vec<Node>),
+    /// A mapping; of equal keys the last is here.
+    Map(Vec<(Value, Node)>),
+    /// `!function module.name`: Python, which is never run.
+    Hook(String),
+}
+
+impl Node {
+    /// The node under a name.
+    pub fn get(&self, name: &str) -> Option<&Node> {
+        self.pairs().iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, node)| node)
+    }
+
+    /// Key and node of a mapping; none of anything else.
+    pub fn pairs(&self) -> &[(Value, Node)] {
+        if let Tree::Map(pairs) = &self.tree { pairs } else { &[] }
+    }
+
+    /// Sets what stands under a name, where this is a mapping.
+    pub fn set(&mut self, name: &Value, node: Node) {
+        let Tree::Map(pairs) = &mut self.tree else { return };
+        match pairs.iter_mut().find(|(key, _)| key == name) {
+            Some((_, old)) => *old = node,
+            None => pairs.push((name.clone(), node)),
+        }
+    }
+
+    /// Takes a name out of a mapping.
+    pub fn take(&mut self, name: &str) -> Option<Node> {
+        let Tree::Map(pairs) = &mut self.tree else { return None };
+        let at = pairs.iter().position(|(key, _)| key.as_text() == Some(name))?;
+        Some(pairs.remove(at).1)
+    }
+
+    /// The text, where it is one.
+    pub fn text(&self) -> Option<&str> {
+        if let Tree::Scalar(value) = &self.tree { value.as_text() } else { None }
+    }
+
+    /// Whether it is `null`.
+    pub fn is_null(&self) -> bool {
+        matches!(self.tree, Tree::Scalar(Value::None))
+    }
+
+    /// The first hook in it, with the keys that lead there.
+    pub fn hook(&self) -> Option<(String, &Node)> {
+        match &self.tree {
+            Tree::Hook(_) => Some((String::new(), self)),
+            Tree::Scalar(_) => None,
+            Tree::List(items) => items.iter().find_map(Self::hook),
+            Tree::Map(pairs) => pairs.iter().find_map(|(key, node)| {
+                let (path, found) = node.hook()?;
+                let dot = if path.is_empty() { "" } else { "." };
+                Some((format!("{}{dot}{path}", key.text()), found))
+            }),
+        }
+    }
+
+    /// The plain value, without places.
+    ///
+    /// # Errors
+    /// Where there is a hook in it.
+    pub fn plain(&self) -> Result<Value> {
+        Ok(match &self.tree {
+            Tree::Scalar(value) => value.clone(),
+            Tree::List(items) => Value::List(items.iter().map(Self::plain).collect::<Result<_>>()?),
+            Tree::Map(pairs) => {
+                Value::Map(pairs.iter().map(|(key, node)| Ok((key.clone(), node.plain()?))).collect::<Result<_>>()?)
+            }
+            Tree::Hook(name) => return Err(hooked("", name, &self.place)),
+        })
+    }
+
+    /// What it is, in a word, for a message.
+    pub fn kind(&self) -> String {
+        match &self.tree {
+            Tree::Scalar(value) => value.repr(),
+            Tree::List(items) => format!("a list of {}", items.len()),
+            Tree::Map(_) => "a mapping".to_owned(),
+            Tree::Hook(name) => format!("!function {name}"),
+        }
+    }
+}
+
+/// A definition names a Python function.
+pub(crate) fn hooked(key: &str, function: &str, place: &Place) -> Error {
+    let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
+    Error::bad_input(format!("{what}, and definitions are read without Python"))
+        .at(place.to_string())
+        .expected("a value, a template or a declarative key")
+        .found(format!("!function {function}"))
+        .hint("`keep_rows` keeps the rows of one value, `aggregation: weighted_f1` is the weighted F1")
+}
+
+/// A key's value is of another kind than it has to be.
+pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
+    let bad = Error::bad_input(format!("`{key}` has a value that it cannot have"));
+    bad.at(node.place.to_string()).expected(expected).found(node.kind())
+}
+
+/// A text, or a list of texts.
+pub(crate) fn texts(node: &Node) -> Vec<String> {
+    match &node.tree {
+        Tree::List(items) => items.iter().filter_map(Node::text).map(str::to_owned).collect(),
+        _ => node.text().map(str::to_owned).into_iter().collect(),
+    }
+}
+
+/// Reads one file.
+///
+/// # Errors
+/// When it cannot be read, is no YAML, or is no mapping.
+pub fn read_file(path: &Path) -> Result<Node> {
+    let text = String::from_utf8(regular::read(path)?)
+        .map_err(|_| Error::bad_input("a definition is no UTF-8").at(path.display().to_string()))?;
+    let root = parse(text.trim_start_matches('\u{feff}'), &path.display().to_string())?;
+    match root.tree {
+        Tree::Map(_) => Ok(root),
+        _ => Err(Error::bad_input("a definition is a mapping of keys")
+            .at(root.place.to_string())
+            .expected("`task: name` or `group: name`")
+            .found(root.kind())),
+    }
+}
+
+/// Reads YAML text; `file` is how messages name it.
+///
+/// # Errors
+/// When it is no YAML, or larger than a definition can be.
+pub fn parse(text: &str, file: &str) -> Result<Node> {
+    let mut text = text.to_owned();
+    // PyYAML takes quoted texts that go on at the left margin. Blanks there are no part of the text, so one is put in.
+    for _ in 0..MARGINS {
+        match once(&text, file) {
+            Err((_, Some(line))) => {
+                let at = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+                text.insert(at, ' ');
+            }
+            outcome => return outcome.map_err(|(error, _)| error),
+        }
+    }
+    once(&text, file).map_err(|(error, _)| error)
+}
+
+/// Reads YAML text; an error names the line where a quoted text goes on at the margin, where it is that.
+fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
+    let margin = |error: Error| {
+        let parts = error.parts();
+        let line = parts
+            .what
+            .contains("multiline quoted scalar")
+            .then(|| parts.place.as_deref()?.rsplit(':').next()?.parse().ok());
+        let line = line.flatten();
+        (error, line)
+    };
+    document(text, file).map_err(margin)
+}
+
+fn document(text: &str, file: &str) -> Result<Node> {
+    let mut parser = Parser::new_from_str(text);
+    let mut reader = Reader { file: file.into(), anchors: HashMap::new(), count: 0 };
+    let mut root = None;
+    while let Some((event, span)) = reader.next(&mut parser)? {
+        match event {
+            Event::StreamStart | Event::StreamEnd | Event::DocumentStart(..) | Event::DocumentEnd => {}
+            _ if root.is_some() => {
+                return Err(reader.bad(&span, "a definition is one document, and here begins another"));
+            }
+            event => root = Some(reader.node(event, &span, &mut parser, 0)?),
+        }
+    }
+    Ok(root.unwrap_or_else(|| Node { tree: Tree::Scalar(Value::None), place: Place { file: file.into(), line: 1 } }))
+}
+
+struct Reader {
+    file: Arc<str>,
+    anchors: HashMap<usize, Node>,
+    count: usize,
+}
+
+type Events<'a> = Parser<'a, granit_parser::StrInput<'a>>;
+
+impl Reader {
+    fn bad(&self, span: &Span, what: &str) -> Error {
+        Error::bad_input(what).at(format!("{}:{}", self.file, span.start.line()))
+    }
+
+    fn next<'a>(&self, parser: &mut Events<'a>) -> Result<Option<(Event<'a>, Span)>> {
+        parser.next_event().transpose().map_err(|error| {
+            Error::bad_input(format!("this is not valid YAML: {}", error.info()))
+                .at(format!("{}:{}", self.file, error.marker().line()))
+                .hint("check the indentation, the brackets and the quotes up to this place")
+        })
+    }
+
+    fn more<'a>(&self, parser: &mut Events<'a>, span: &Span) -> Result<(Event<'a>, Span)> {
+        self.next(parser)?.ok_or_else(|| self.bad(span, "this is not valid YAML: it ends too early"))
+    }
+
+    fn node<'a>(&mut self, event: Event<'a>, span: &Span, parser: &mut Events<'a>, depth: usize) -> Result<Node> {
+        self.count += 1;
+        if depth > DEEPEST || self.count > LARGEST {
+            return Err(self.bad(span, "this YAML is deeper or larger than a definition can be"));
+        }
+        let place = Place { file: Arc::clone(&self.file), line: span.start.line() };
+        let (tree, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
+            Event::SequenceStart(_, anchor, _) => {
+                let mut items = Vec::new();
+                loop {
+                    let (event, at) = self.more(parser, span)?;
+                    if matches!(event, Event::SequenceEnd) {
+                        break;
+                    }
+                    items.push(self.node(event, &at, parser, depth + 1)?);
+                }
+                (Tree::List(items), anchor)
+            }
+            Event::MappingStart(_, anchor, _) => (self.mapping(span, parser, depth)?, anchor),
+            Event::Alias(anchor) => {
+                let found = self.anchors.get(&anchor).cloned();
+                let found = found.ok_or_else(|| self.bad(span, "an alias stands inside of what it names"))?;
+                self.count += size(&found);
+                return Ok(found);
+            }
+            _ => return Err(self.bad(span, "this is not valid YAML")),
+        };
+        let node = Node { tree, place };
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn mapping(&mut self, span: &Span, parser: &mut Events<'_>, depth: usize) -> Result<Tree> {
+        let mut pairs: Vec<(Value, Node)> = Vec::new();
+        let mut merged: Vec<(Value, Node)> = Vec::new();
+        loop {
+            let (event, at) = self.more(parser, span)?;
+            if matches!(event, Event::MappingEnd) {
+                break;
+            }
+            let merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
+            let key = self.node(event, &at, parser, depth + 1)?;
+            let (event, at) = self.more(parser, span)?;
+            let value = self.node(event, &at, parser, depth + 1)?;
+            if merge {
+                let several = if let Tree::List(items) = value.tree { items } else { vec![value] };
+                for one in several {
+                    for (key, node) in one.pairs() {
+                        if !merged.iter().any(|(old, _)| old == key) {
+                            merged.push((key.clone(), node.clone()));
+                        }
+                    }
+                }
+                continue;
+            }
+            let Tree::Scalar(name) = key.tree else {
+                return Err(self.bad(&at, "a key of a mapping is a list or a mapping itself"));
+            };
+            // Of two equal keys PyYAML keeps the last, at the place of the first.
+            match pairs.iter_mut().find(|(old, _)| *old == name) {
+                Some((_, old)) => *old = value,
+                None => pairs.push((name, value)),
+            }
+        }
+        merged.retain(|(key, _)| !pairs.iter().any(|(own, _)| own == key));
+        merged.extend(pairs);
+        Ok(Tree::Map(merged))
+    }
+}
+
+fn size(node: &Node) -> usize {
+    match &node.tree {
+        Tree::List(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Tree::Map(pairs) => 1 + pairs.iter().map(|(_, node)| size(node)).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Tree {
+    if let Some(tag) = tag {
+        let (handle, suffix) = tag.parts();
+        if format!("{handle}{suffix}") == "!function" {
+            return Tree::Hook(text.to_owned());
+        }
+        if tag.core_suffix() == Some("str") {
+            return Tree::Scalar(Value::from(text));
+        }
+    }
+    Tree::Scalar(if style == ScalarStyle::Plain { resolved(text) } else { Value::from(text) })
+}
+
+/// A plain scalar by the rules of YAML 1.1 as PyYAML has them (`yaml/resolver.py`).
+fn resolved(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::None,
+        "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => return Value::Bool(true),
+        "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => return Value::Bool(false),
+        _ => {}
+    }
+    let (negative, digits) = match text.as_bytes()[0] {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    number(digits).map_or_else(
+        || Value::from(text),
+        |number| match number {
+            Value::Int(number) if negative => Value::Int(-number),
+            Value::Float(number) if negative => Value::Float(-number),
+            number => number,
+        },
+    )
+}
+
+/// A number without its sign.
+fn number(text: &str) -> Option<Value> {
+    let all = |text: &str, of: fn(u8) -> bool| !text.is_empty() && text.bytes().all(|b| of(b) || b == b'_');
+    let decimal = |b: u8| b.is_ascii_digit();
+    let radix = |digits: &str, radix| i64::from_str_radix(&digits.replace('_', ""), radix).ok().map(Value::Int);
+    if let Some(digits) = text.strip_prefix("0b").filter(|digits| all(digits, |b| b == b'0' || b == b'1')) {
+        return radix(digits, 2);
+    }
+    if let Some(digits) = text.strip_prefix("0x").filter(|digits| all(digits, |b| b.is_ascii_hexdigit())) {
+        return radix(digits, 16);
+    }
+    if text == "0" {
+        return Some(Value::Int(0));
+    }
+    if let Some(digits) = text.strip_prefix('0').filter(|digits| all(digits, |b| (b'0'..=b'7').contains(&b))) {
+        return radix(digits, 8);
+    }
+    if text.starts_with(|c: char| ('1'..='9').contains(&c)) && all(text, decimal) {
+        return radix(text, 10);
+    }
+    if matches!(text, ".inf" | ".Inf" | ".INF") {
+        return Some(Value::Float(f64::INFINITY));
+    }
+    if matches!(text, ".nan" | ".NaN" | ".NAN") {
+        return Some(Value::Float(f64::NAN));
+    }
+    // A number to the base 60, `1:30`, is one in YAML 1.1.
+    if text.contains(':') {
+        let parts: Vec<&str> = text.split(':').collect();
+        let fine = parts[0].starts_with(|c: char| ('1'..='9').contains(&c))
+            && all(parts[0], decimal)
+            && parts[1..].iter().all(|part| part.len() <= 2 && part.parse::<u8>().is_ok_and(|part| part < 60));
+        let sum = parts
+            .iter()
+            .try_fold(0i64, |sum, part| sum.checked_mul(60)?.checked_add(part.replace('_', "").parse().ok()?));
+        return if fine { sum.map(Value::Int) } else { None };
+    }
+    // A float has a point; its exponent has a sign.
+    let (mantissa, exponent) = text.split_once(['e', 'E']).map_or((text, None), |(m, e)| (m, Some(e)));
+    let (whole, part) = mantissa.split_once('.')?;
+    let sound = (whole.is_empty() && !part.is_empty() || whole.starts_with(|c: char| c.is_ascii_digit()))
+        && whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit() || b == b'_')
+        && exponent
+            .is_none_or(|e| e.starts_with(['+', '-']) && e.len() > 1 && e[1..].bytes().all(|b| b.is_ascii_digit()));
+    if !sound {
+        return None;
+    }
+    text.replace('_', "").parse().ok().map(Value::Float)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected values: `yaml.safe_load`, PyYAML 6.
+    #[test]
+    fn plain_scalars_are_of_version_1_1() {
+        let read = |text: &str| parse(&format!("- {text}"), "f").unwrap().plain().unwrap().repr();
+        let pairs = [
+            ("no", "[False]"),
+            ("'no'", "['no']"),
+            ("yes", "[True]"),
+            ("1e5", "['1e5']"),
+            ("1.0e+5", "[100000.0]"),
+            ("010", "[8]"),
+            ("08", "['08']"),
+            ("1:30", "[90]"),
+            ("0x1F", "[31]"),
+            ("1_000", "[1000]"),
+            ("-1.5", "[-1.5]"),
+            ("~", "[None]"),
+            ("", "[None]"),
+            (".5", "[0.5]"),
+            ("1.", "[1.0]"),
+            ("-", "[[None]]"),
+            ("+12", "[12]"),
+        ];
+        for (text, expected) in pairs {
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts_and_hooks_are_kept_by_name() {
+        let node = parse("a: 1\nb:\n  - x: !function utils.f\na: 2\n", "file.yaml").unwrap();
+        assert_eq!(node.get("a").unwrap().plain().unwrap(), Value::Int(2));
+        let (path, hook) = node.hook().unwrap();
+        assert_eq!((path.as_str(), hook.place.to_string().as_str()), ("b.x", "file.yaml:3"));
+    }
+
+    #[test]
+    fn quoted_texts_may_go_on_at_the_margin() {
+        let node = parse("a: 'b\nc\n\nd'\ne: \"f\\\ng\"\n", "f").unwrap();
+        assert_eq!(node.plain().unwrap().repr(), r"{'a': 'b c\nd', 'e': 'fg'}");
+    }
+
+    #[test]
+    fn aliases_cannot_blow_up_and_nesting_has_an_end() {
+        let mut text = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
+        for i in 1..10 {
+            text += &format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(", "));
+        }
+        assert!(parse(&text, "f").unwrap_err().to_string().contains("larger"));
+        assert!(parse(&"[".repeat(100_000), "f").is_err());
+        assert!(parse("a: [1, b", "f").unwrap_err().to_string().contains("f:1"));
+    }
+}
