@@ -48,6 +48,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "distill",
             "latency",
             "evaluate",
+            "generate",
             "checkpoint",
             "criterion",
             "recovery",

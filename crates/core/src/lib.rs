@@ -10,6 +10,7 @@
 //! | [`metric`] | what each kind of number is called, and which way it is better |
 //! | [`calibrate`] | one dense pass: similarities and activations |
 //! | [`distill`] | an operator in training |
+//! | [`generate`] | text from programs, token by token |
 //! | [`criterion`], [`recovery`], [`evaluate`], [`latency`] | which layers go, what takes their place, what that costs |
 
 pub mod calibrate;
@@ -20,6 +21,7 @@ pub mod distill;
 pub mod error;
 pub mod evaluate;
 pub mod files;
+pub mod generate;
 pub mod latency;
 pub mod linalg;
 pub mod metric;

@@ -133,6 +133,19 @@ impl Tokenizer {
             .map_err(|error| refused(error.to_string()))
     }
 
+    /// Ids as text, special tokens shown or left out.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub fn decode_all(&self, ids: &[u32], special: bool) -> Result<String> {
+        let refused = |found: String| {
+            Error::bad_input("tokens cannot be decoded").at(self.path.display().to_string()).found(found)
+        };
+        caught::catch(|| self.inner.decode(ids, !special))
+            .map_err(|panic| refused(format!("a panic of the decoder: {panic}")))?
+            .map_err(|error| refused(error.to_string()))
+    }
+
     /// One more than the highest id of the vocabulary and the added tokens: the least number of rows that the
     /// backbone's embedding must have. (Ids may have gaps, so it can exceed the number of tokens.)
     pub fn vocab_size(&self) -> usize {

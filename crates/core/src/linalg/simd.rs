@@ -82,6 +82,22 @@ pub fn max(xs: &[f32]) -> f32 {
     parts.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
 }
 
+/// `Σ x·y`.
+#[inline(always)]
+pub fn dot(xs: &[f32], ys: &[f32]) -> f32 {
+    let mut parts = [0.0f32; LANES];
+    let ((chunks, rest), (others, last)) = (xs.as_chunks::<LANES>(), ys.as_chunks::<LANES>());
+    for (xs, ys) in chunks.iter().zip(others) {
+        for ((part, &x), &y) in parts.iter_mut().zip(xs).zip(ys) {
+            *part += x * y;
+        }
+    }
+    for ((part, &x), &y) in parts.iter_mut().zip(rest).zip(last) {
+        *part += x * y;
+    }
+    parts.iter().sum()
+}
+
 /// `Σ e^(x − shift)`.
 #[inline(always)]
 pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {

@@ -7,6 +7,7 @@ use candle_core::{Device, Tensor};
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::decoder::Decoder;
+use super::decoding::{Decoding, TrieDecoding};
 use super::engine::{
     BatchObserver, Clock, Each, Engine, EngineId, HostRows, InStep, ResidualStream, Watched, by_part, one_by_one,
     side_by_side,
@@ -59,6 +60,10 @@ impl Engine for Decoder {
         let Some(passes) = self.passes() else { return one_by_one(self, trie, batches, observer) };
         let (model, streams) = (InStep { model: self, side_by_side: false }, passes.streams(tokens(batches)));
         self.pass(passes, batches, || trie.run_by_layer(streams, &model, batches, &mut Each(observer))).map(drop)
+    }
+
+    fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
+        Ok(Box::new(TrieDecoding::new(self, trie)?))
     }
 
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {

@@ -8,7 +8,8 @@ use candle_core::Tensor;
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
-use super::kernels::{self, Heads, Norm};
+use super::decoding::{Cached, Past};
+use super::kernels::{self, Heads, KeyValues, Norm, Scratch, SeenRun};
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
 use super::parts::{Layer, Parts};
@@ -31,6 +32,43 @@ pub struct Decoder {
     rotary: Arc<Rotary>,
     /// Where weights are made by need.
     passes: Option<Arc<Passes>>,
+}
+
+/// How the rows of a stream see each other, and what was before them.
+trait Seen {
+    /// # Shapes
+    /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
+    fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch>;
+}
+
+impl Seen for Batch {
+    fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
+        Ok(kernels::attention(qkv, heads, self, &rotary.table(self.longest())))
+    }
+}
+
+impl Seen for Past<'_, KeyValues> {
+    fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
+        let positions = self.positions();
+        let table = rotary.table(positions.iter().max().map_or(0, |last| last + 1));
+        let rotated = kernels::rotate(qkv, heads, &positions, &table);
+        let mut blocks = self.blocks.borrow_mut();
+        for of in &self.runs {
+            let fresh = || KeyValues::with_room(of.run.room, heads.keys * heads.head_dim);
+            let block = blocks.entry(of.run.block).or_insert_with(fresh);
+            kernels::keep(block, &rotated, qkv, heads, of.rows.clone());
+        }
+        let seen = self.runs.iter().map(|of| {
+            let own = of.first + of.rows.len() - of.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>();
+            let chain = of.run.before.iter().copied().chain([(of.run.block, own)]);
+            let block = |(id, tokens)| blocks.get(&id).map(|block| (block, tokens));
+            let chain: Option<Vec<_>> = chain.map(block).collect();
+            let blocks = chain.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))?;
+            Ok(SeenRun { rows: of.rows.clone(), first: of.first, blocks })
+        });
+        let seen: Vec<SeenRun<'_>> = seen.collect::<Result<_>>()?;
+        Ok(kernels::attention_over(&rotated, heads, &seen))
+    }
 }
 
 /// How far a half of a layer is computed.
@@ -143,14 +181,14 @@ impl Decoder {
     }
 
     /// One half of a layer, as far as is asked for.
-    fn half(&self, half: Sublayer, weights: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
+    fn half(&self, half: Sublayer, weights: &Layer, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         match half {
-            Sublayer::Attention => self.attention(weights, batch, x, end),
+            Sublayer::Attention => self.attention(weights, seen, x, end),
             Sublayer::Mlp => self.mlp(weights, x, end),
         }
     }
 
-    fn attention(&self, layer: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
+    fn attention(&self, layer: &Layer, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let config = &self.config;
         let c = config.hidden;
         let x = elements(x)?; // [tokens, C]
@@ -167,13 +205,12 @@ impl Decoder {
             key_norm: self.norm(key_norm.as_deref()),
             window: layer.window.unwrap_or(usize::MAX),
         };
-        let table = self.rotary.table(batch.longest());
-        let context = kernels::attention(&qkv, &heads, batch, &table); // [tokens, H·D]
+        let context = seen.attention(&qkv, &heads, &self.rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
         let out = kernels::linear(&context, width, layer.output.get()?.weight(), after, stream);
-        tensor(out, &[batch.tokens(), c])
+        tensor(out, &[x.len() / c, c])
     }
 
     fn mlp(&self, layer: &Layer, x: &Tensor, end: End) -> Result<Tensor> {
@@ -189,19 +226,31 @@ impl Decoder {
     }
 
     /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
-    fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, batch: &Batch, x: &Tensor) -> Result<Tensor> {
+    fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.get(layer)?;
         let layer = part.layer()?;
         let last = slices(layer.norm_after(half))?;
         let before = self.norm(last.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { End::Projection } else { End::Branch };
-        let branch = self.half(half, layer, batch, x, end)?; // [tokens, C]
+        let branch = self.half(half, layer, seen, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
         if let Some(norm) = before {
             kernels::norm(&mut out, norm);
         }
         kernels::add(&mut out, &elements(x)?);
         tensor(out, x.dims())
+    }
+
+    fn step_of(&self, step: &Step, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+        match step {
+            Step::Attention(layer) => {
+                self.half(Sublayer::Attention, self.parts.get(*layer)?.layer()?, seen, x, End::Stream)
+            }
+            Step::Mlp(layer) => self.half(Sublayer::Mlp, self.parts.get(*layer)?.layer()?, seen, x, End::Stream),
+            Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, seen, x),
+            Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
+            Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
+        }
     }
 
     fn norm<'a>(&self, weight: Option<&'a [f32]>) -> Option<Norm<'a>> {
@@ -226,15 +275,7 @@ impl Model for Decoder {
     }
 
     fn advance(&self, batch: &Batch, step: &Step, x: &Tensor) -> Result<Tensor> {
-        match step {
-            Step::Attention(layer) => {
-                self.half(Sublayer::Attention, self.parts.get(*layer)?.layer()?, batch, x, End::Stream)
-            }
-            Step::Mlp(layer) => self.half(Sublayer::Mlp, self.parts.get(*layer)?.layer()?, batch, x, End::Stream),
-            Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, batch, x),
-            Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
-            Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
-        }
+        self.step_of(step, batch, x)
     }
 
     fn narrow(&self, batch: &Batch, x: Tensor) -> Result<Tensor> {
@@ -251,6 +292,35 @@ impl Model for Decoder {
         let (x, weight, norm) = (elements(x)?, elements(head.head()?)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
         Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &targets))
+    }
+}
+
+impl Cached for Decoder {
+    type Block = KeyValues;
+
+    fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        Model::expect(self, now, next);
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Tensor> {
+        let mut batch = Batch::default();
+        batch.push(ids, None);
+        self.begin(&batch)
+    }
+
+    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
+        self.step_of(step, past, x)
+    }
+
+    fn head(&self, x: &Tensor) -> Result<Vec<f32>> {
+        let rows: Vec<usize> = (0..x.dim(0)?).collect();
+        let logits = self.logits(x, &rows)?;
+        Ok(elements(&logits)?.to_vec())
+    }
+
+    /// In f32 whatever the products are computed in, as the forward pass's attention is.
+    fn key_value_bytes(&self) -> u64 {
+        8 * (self.config.kv_heads * self.config.head_dim) as u64
     }
 }
 

@@ -10,10 +10,11 @@ use serde::Serialize;
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
+use super::decoding::Decoding;
 use super::program::Step;
 use super::slice::{elements, tensor};
 use super::trie::{Model, Observer, Trie};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What an engine's numbers depend on beside the backbone: a part of the keys of what it makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -111,6 +112,14 @@ pub trait Engine: Send + Sync {
     /// # Shapes
     /// `stream [tokens, C]`, the one that enters the final norm; result `[rows, vocab]`.
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
+
+    /// Begins to decode with the programs of a trie, with nothing in the cache.
+    ///
+    /// # Errors
+    /// A program without a head; an engine that cannot.
+    fn decoding<'a>(&'a self, _trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
+        Err(Error::job("this engine does not generate").at(self.id().to_string()))
+    }
 
     /// The device that sums over many rows are formed on, where that is not this machine's processor.
     fn sums_device(&self) -> Option<Device> {
@@ -328,7 +337,6 @@ pub(crate) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use super::*;
-    use crate::error::Error;
     /// An engine that holds its streams in its own way: attention adds 1 to every channel, an MLP 10, and the head takes
     /// the first channel for the loss. Begins with the token ids.
     pub(crate) struct Adding {

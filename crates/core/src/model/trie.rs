@@ -141,6 +141,15 @@ impl Trie {
         &self.paths[program]
     }
 
+    pub(super) fn step(&self, node: usize) -> &Step {
+        &self.nodes[node].step
+    }
+
+    /// The nodes that follow one.
+    pub(super) fn children(&self, node: usize) -> &[usize] {
+        &self.nodes[node].children
+    }
+
     /// Each program's part of a quantity measured by node, where a shared node counts in equal parts for all its programs.
     pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
         let share = |&node: &usize| by_node[node] / self.nodes[node].programs as f64;

@@ -178,7 +178,7 @@ fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch, window:
 ///
 /// # Shapes
 /// Result `[tokens, (H + K)·D]`.
-fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
+pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, width) = (q_width + 2 * k_width, q_width + k_width);

@@ -5,14 +5,17 @@
 //! and on no thread count beyond rounding inside the product.
 
 mod attention;
+mod cached;
 mod head;
 mod linear;
 mod scratch;
 
-pub(super) use attention::{Heads, attention};
+pub(super) use attention::{Heads, attention, rotate};
+pub(super) use cached::{KeyValues, SeenRun, attention_over, keep};
 pub(super) use head::{logits, predictions};
 pub(super) use linear::MOST_ROWS as BLOCK_ROWS;
 pub(super) use linear::{Weight, add, apply_diagonal, linear, mlp, norm, project};
+pub(super) use scratch::Scratch;
 
 /// A root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]

@@ -1,0 +1,125 @@
+//! The next token.
+
+use rand_mt::Mt;
+use sha2::{Digest, Sha256};
+
+use super::settings::Sampling;
+
+/// One sequence's draws.
+pub(super) struct Choice {
+    drawing: Option<(Sampling, Mt)>,
+}
+
+impl Choice {
+    pub(super) fn new(sampling: Option<Sampling>, identity: &str) -> Self {
+        let drawing = sampling.map(|sampling| {
+            let mut hash = Sha256::new();
+            hash.update(sampling.seed.to_le_bytes());
+            hash.update(identity);
+            let digest: [u8; 32] = hash.finalize().into();
+            let (words, _) = digest.as_chunks::<4>();
+            let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+            (sampling, Mt::new_with_key(words))
+        });
+        Self { drawing }
+    }
+
+    /// The next token; none where a logit is no number.
+    pub(super) fn next(&mut self, logits: &[f32]) -> Option<u32> {
+        if logits.iter().any(|logit| logit.is_nan()) || !logits.iter().any(|logit| logit.is_finite()) {
+            return None;
+        }
+        match &mut self.drawing {
+            None => Some(greatest(logits)),
+            Some((sampling, generator)) => {
+                // 53 bits, as CPython's `random.random()`.
+                let (high, low) = (generator.next_u32() >> 5, generator.next_u32() >> 6);
+                let draw = (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0;
+                Some(drawn(logits, sampling, draw))
+            }
+        }
+    }
+}
+
+/// Of equal ones the lowest.
+fn greatest(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (token, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = token;
+        }
+    }
+    best as u32
+}
+
+/// The token at which the sum of probabilities, likeliest first and equal ones by their number, exceeds `draw` of what stays.
+fn drawn(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    order.truncate(sampling.top_k.unwrap_or(usize::MAX));
+    let greatest = f64::from(logits[order[0]]);
+    let weights: Vec<f64> =
+        order.iter().map(|&token| ((f64::from(logits[token]) - greatest) / sampling.temperature).exp()).collect();
+    let all: f64 = weights.iter().sum();
+    let mut staying = weights.len();
+    if sampling.top_p < 1.0 {
+        let mut sum = 0.0;
+        staying = weights
+            .iter()
+            .take_while(|weight| {
+                let short = sum < sampling.top_p * all;
+                sum += **weight;
+                short
+            })
+            .count();
+    }
+    let of_staying: f64 = weights[..staying].iter().sum();
+    let mut sum = 0.0;
+    let place = weights[..staying].iter().position(|weight| {
+        sum += weight;
+        sum > draw * of_staying
+    });
+    order[place.unwrap_or(0)] as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
+
+    #[test]
+    fn of_equal_logits_the_lowest_token_is_taken_and_none_of_what_is_no_number() {
+        let mut greedy = Choice::new(None, "");
+        assert_eq!(greedy.next(&[1.0, 3.0, 3.0]), Some(1));
+        assert_eq!(greedy.next(&[1.0, f32::NAN]), None);
+        assert_eq!(greedy.next(&[f32::NEG_INFINITY; 2]), None);
+    }
+
+    #[test]
+    fn tokens_are_drawn_by_their_probabilities_within_top_k_and_top_p() {
+        // By hand: probabilities 0.2, 0.5, 0.3.
+        let logits = [0.2f32.ln(), 0.5f32.ln(), 0.3f32.ln()];
+        let at = |of: Sampling, draw| drawn(&logits, &of, draw);
+        assert_eq!([0.0, 0.49, 0.51, 0.79, 0.81, 0.999].map(|draw| at(PLAIN, draw)), [1, 1, 2, 2, 0, 0]);
+        assert_eq!(at(Sampling { top_k: Some(1), ..PLAIN }, 0.999), 1);
+        // 0.5 and 0.3 reach 0.6; of their 0.8 the first has 0.625.
+        let of = Sampling { top_p: 0.6, ..PLAIN };
+        assert_eq!([0.62, 0.63, 0.999].map(|draw| at(of, draw)), [1, 2, 2]);
+        // Half the temperature squares them: 0.04, 0.25 and 0.09 of 0.38.
+        let cold = Sampling { temperature: 0.5, ..PLAIN };
+        assert_eq!([0.65, 0.66, 0.89, 0.90].map(|draw| at(cold, draw)), [1, 2, 2, 0]);
+    }
+
+    #[test]
+    fn draws_are_those_of_the_seed_and_the_prompt() {
+        let logits = vec![0.0; 1000];
+        let draws = |seed, identity| {
+            let mut choice = Choice::new(Some(Sampling { seed, ..PLAIN }), identity);
+            [(); 4].map(|()| choice.next(&logits))
+        };
+        assert_eq!(draws(1, "a"), draws(1, "a"));
+        assert_ne!(draws(1, "a"), draws(1, "b"));
+        assert_ne!(draws(1, "a"), draws(2, "a"));
+    }
+}

@@ -1,0 +1,14 @@
+//! Text from programs (design §20): prompts are continued token by token, with a cache of keys and values.
+//!
+//! What a prompt is continued with depends on the prompt, the program and the settings, and on nothing that runs beside it:
+//! not on how many sequences run together, nor on their order, nor on whether a prefix was shared. By the CPU engine that
+//! holds to the bit: every sum of a row runs in one order.
+
+mod choice;
+mod schedule;
+mod settings;
+mod text;
+
+pub use schedule::{Prompt, Watch, generate};
+pub use settings::{Sampling, Settings};
+pub use text::{Detokenizer, End, Generation};

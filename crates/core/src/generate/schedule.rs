@@ -1,0 +1,300 @@
+//! Which sequences run together: as many prompts as the batch and the cache have room for, each under all programs; when one
+//! ends the next one begins.
+//!
+//! Prompts run in the order of their ids, so that those which begin alike follow each other: each runs only what is new to
+//! it, and sees the rest in the blocks of the one before.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::choice::Choice;
+use super::settings::Settings;
+use super::text::{Detokenizer, End, Generation, end, trimmed};
+use crate::error::{Error, Result};
+use crate::model::{BlockId, Decoding, Engine, Program, Run, Trie};
+
+/// New tokens of prompts that one round runs at most, if there is more than one prompt.
+const PREFILL_TOKENS: usize = 2048;
+
+/// What is continued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// What its draws depend on, beside the seed.
+    pub identity: String,
+    /// One at least.
+    pub ids: Vec<u32>,
+}
+
+/// Is told how generation goes on, and may end it by an error.
+pub trait Watch {
+    /// A prompt is done: its continuation under each program.
+    fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()>;
+
+    /// Each running sequence is about to get its next token.
+    fn round(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Nobody is watching.
+impl Watch for () {
+    fn finished(&mut self, _: usize, _: &[Generation]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The continuations of all prompts, of each under each program.
+///
+/// # Errors
+/// Settings that contradict themselves; a prompt without ids; a cache without room for one prompt; what the watch returns.
+pub fn generate(
+    engine: &dyn Engine,
+    programs: &[Program],
+    prompts: &[Prompt],
+    settings: &Settings,
+    text: &dyn Detokenizer,
+    watch: &mut dyn Watch,
+) -> Result<Vec<Vec<Generation>>> {
+    settings.check()?;
+    let trie = Trie::new(programs);
+    let decoding = engine.decoding(&trie)?;
+    let mut schedule = Schedule::new(decoding, programs.len(), prompts, settings)?;
+    while schedule.is_busy() {
+        watch.round()?;
+        schedule.round(text, watch)?;
+    }
+    let done = schedule.done.into_iter().map(|of| of.into_iter().flatten().collect());
+    Ok(done.collect())
+}
+
+/// Blocks from the first token on, and how many tokens of each.
+type Chain = Vec<(BlockId, usize)>;
+
+/// One prompt under one program.
+struct Sequence {
+    prompt: usize,
+    program: usize,
+    chain: Chain,
+    block: BlockId,
+    ids: Vec<u32>,
+    choice: Choice,
+}
+
+struct Schedule<'a> {
+    decoding: Box<dyn Decoding + 'a>,
+    settings: &'a Settings,
+    prompts: &'a [Prompt],
+    /// Of each prompt what runs.
+    ids: Vec<&'a [u32]>,
+    programs: Vec<usize>,
+    waiting: VecDeque<usize>,
+    live: Vec<Sequence>,
+    /// Of each prompt, of each program.
+    done: Vec<Vec<Option<Generation>>>,
+    /// Who uses each block of a prompt, and its bytes.
+    blocks: HashMap<BlockId, (usize, u64)>,
+    /// The prompt that began last, whose blocks are kept for the next one.
+    last: Option<(usize, Chain)>,
+    used: u64,
+    next: BlockId,
+}
+
+impl<'a> Schedule<'a> {
+    fn new(
+        decoding: Box<dyn Decoding + 'a>,
+        programs: usize,
+        prompts: &'a [Prompt],
+        settings: &'a Settings,
+    ) -> Result<Self> {
+        let programs: Vec<usize> = (0..programs).collect();
+        let most = settings.context - settings.max_new_tokens;
+        let ids: Vec<&[u32]> = prompts.iter().map(|of| &of.ids[of.ids.len().saturating_sub(most)..]).collect();
+        let mut order: Vec<usize> = (0..prompts.len()).collect();
+        order.sort_by_key(|&prompt| ids[prompt]);
+        let done = vec![vec![None; programs.len()]; prompts.len()];
+        let schedule = Self {
+            decoding,
+            settings,
+            prompts,
+            ids,
+            programs,
+            waiting: order.into(),
+            live: Vec::new(),
+            done,
+            blocks: HashMap::new(),
+            last: None,
+            used: 0,
+            next: 0,
+        };
+        for (prompt, ids) in schedule.prompts.iter().zip(&schedule.ids) {
+            if ids.is_empty() {
+                return Err(Error::bad_input("a prompt without tokens cannot be continued")
+                    .at(format!("prompt `{}`", prompt.identity))
+                    .hint("put the backbone's BOS token there"));
+            }
+            let bytes = schedule.prompt_bytes(ids.len()) + schedule.new_bytes();
+            if bytes > settings.cache_bytes {
+                return Err(Error::missing("the cache has no room for a prompt")
+                    .at(format!("prompt `{}`", prompt.identity))
+                    .expected(format!("{bytes} bytes: {} tokens, {} new", ids.len(), settings.max_new_tokens))
+                    .found(format!("{} bytes", settings.cache_bytes))
+                    .hint("fewer variants at a time, or fewer new tokens, need less"));
+            }
+        }
+        Ok(schedule)
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.programs.is_empty() && (!self.waiting.is_empty() || !self.live.is_empty())
+    }
+
+    /// Of so many tokens that all programs run.
+    fn prompt_bytes(&self, tokens: usize) -> u64 {
+        self.decoding.token_bytes(&self.programs) * tokens as u64
+    }
+
+    /// Of the new tokens of one program.
+    fn own_bytes(&self, program: usize) -> u64 {
+        self.decoding.token_bytes(&[program]) * self.settings.max_new_tokens as u64
+    }
+
+    fn new_bytes(&self) -> u64 {
+        self.programs.iter().map(|&program| self.own_bytes(program)).sum()
+    }
+
+    fn block(&mut self) -> BlockId {
+        self.next += 1;
+        self.next
+    }
+
+    fn release(&mut self, chain: &Chain) {
+        for (block, _) in chain {
+            let Some((users, bytes)) = self.blocks.get_mut(block) else { continue };
+            *users -= 1;
+            if *users == 0 {
+                self.used -= *bytes;
+                self.blocks.remove(block);
+                self.decoding.free(*block);
+            }
+        }
+    }
+
+    /// What a prompt need not run: tokens that stand in the blocks of the last one. Its last token runs in any case.
+    fn shared(&self, prompt: usize) -> Chain {
+        let Some((last, chain)) = &self.last else { return Vec::new() };
+        let (own, other) = (self.ids[prompt], self.ids[*last]);
+        let mut left = own[..own.len() - 1].iter().zip(other).take_while(|(a, b)| a == b).count();
+        let mut shared = Vec::new();
+        for &(block, tokens) in chain {
+            let of = tokens.min(left);
+            if of > 0 {
+                shared.push((block, of));
+            }
+            left -= of;
+        }
+        shared
+    }
+
+    /// Begins as many prompts as there is room for.
+    fn admit(&mut self) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut prefill = 0;
+        while let Some(&prompt) = self.waiting.front() {
+            // A batch counts prompts: those of which any program still runs, and those that begin now.
+            let mut running: Vec<usize> = self.live.iter().map(|of| of.prompt).collect();
+            running.sort_unstable();
+            running.dedup();
+            if running.len() >= self.settings.batch {
+                break;
+            }
+            let mut chain = self.shared(prompt);
+            let mut tokens = self.ids[prompt].len() - chain.iter().map(|(_, tokens)| tokens).sum::<usize>();
+            if self.used + self.prompt_bytes(tokens) + self.new_bytes() > self.settings.cache_bytes {
+                if !self.live.is_empty() {
+                    break;
+                }
+                // Nothing runs: what is kept of the last prompt makes room.
+                if let Some((_, last)) = self.last.take() {
+                    self.release(&last);
+                }
+                (chain, tokens) = (Vec::new(), self.ids[prompt].len());
+            }
+            if prefill > 0 && prefill + tokens > PREFILL_TOKENS {
+                break;
+            }
+            prefill += tokens;
+            self.waiting.pop_front();
+            let (block, bytes) = (self.block(), self.prompt_bytes(tokens));
+            let before = chain.clone();
+            self.blocks.insert(block, (0, bytes));
+            self.used += bytes + self.new_bytes();
+            chain.push((block, tokens));
+            // The prompt itself, and the next one.
+            for (block, _) in chain.iter().chain(&chain) {
+                if let Some((users, _)) = self.blocks.get_mut(block) {
+                    *users += 1;
+                }
+            }
+            if let Some((_, last)) = self.last.replace((prompt, chain.clone())) {
+                self.release(&last);
+            }
+            let ids = self.ids[prompt];
+            runs.push(Run {
+                ids: ids[ids.len() - tokens..].to_vec(),
+                programs: self.programs.clone(),
+                before,
+                block,
+                room: tokens,
+            });
+            for program in self.programs.clone() {
+                let choice = Choice::new(self.settings.sampling, &self.prompts[prompt].identity);
+                let block = self.block();
+                self.live.push(Sequence { prompt, program, chain: chain.clone(), block, ids: Vec::new(), choice });
+            }
+        }
+        runs
+    }
+
+    /// One token more for each sequence; prompts that have room begin.
+    fn round(&mut self, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
+        let going = self.live.len();
+        let mut runs: Vec<Run> = self.live.iter().map(|of| self.goes_on(of)).collect();
+        runs.extend(self.admit());
+        let logits = self.decoding.run(&runs)?;
+        // Those of the prompts that began stand in the order of the sequences, program by program.
+        let logits: Vec<Vec<f32>> = logits.into_iter().flatten().collect();
+        debug_assert!(logits.len() == self.live.len() && going <= logits.len());
+        let mut finished = Vec::new();
+        for (mut sequence, logits) in std::mem::take(&mut self.live).into_iter().zip(logits) {
+            let next = sequence.choice.next(&logits);
+            sequence.ids.extend(next);
+            let end = if next.is_none() { Some(End::NotFinite) } else { end(&sequence.ids, self.settings, text)? };
+            match end {
+                None => self.live.push(sequence),
+                Some(end) => finished.push((sequence, end)),
+            }
+        }
+        finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, text, watch))
+    }
+
+    /// The last token of a sequence, which makes its next one.
+    fn goes_on(&self, of: &Sequence) -> Run {
+        Run {
+            ids: of.ids.last().copied().into_iter().collect(),
+            programs: vec![of.program],
+            before: of.chain.clone(),
+            block: of.block,
+            room: self.settings.max_new_tokens,
+        }
+    }
+
+    fn finish(&mut self, of: Sequence, end: End, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
+        self.decoding.free(of.block);
+        self.used -= self.own_bytes(of.program);
+        let shown = trimmed(text.text(&of.ids, false)?, &self.settings.stops);
+        self.done[of.prompt][of.program] = Some(Generation { ids: of.ids, text: shown, end });
+        let all: Option<Vec<Generation>> = self.done[of.prompt].iter().cloned().collect();
+        let Some(all) = all else { return Ok(()) };
+        self.release(&of.chain);
+        watch.finished(of.prompt, &all)
+    }
+}

@@ -1,0 +1,89 @@
+//! How text is generated.
+
+use crate::error::{Error, Result};
+
+/// How the next token is drawn. The temperature divides the logits, then `top_k` and `top_p` leave tokens out, in the order
+/// of transformers' warpers.
+///
+/// Each prompt has a generator of its own, an MT19937 that begins with the SHA-256 of the seed and the prompt's identity, and
+/// each token takes one draw from it. All programs begin with the same one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// More than 0.
+    pub temperature: f64,
+    /// The likeliest tokens whose probabilities reach this sum stay; 1 leaves none out.
+    pub top_p: f64,
+    /// So many of the likeliest tokens stay; none leaves none out.
+    pub top_k: Option<usize>,
+    pub seed: u64,
+}
+
+/// What generation depends on beside programs and prompts, and how much runs together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Tokens of a continuation at most.
+    pub max_new_tokens: usize,
+    /// Tokens of prompt and continuation together. Of a longer prompt the last tokens stay, as many as leave room for
+    /// `max_new_tokens`.
+    pub context: usize,
+    /// Texts that end a continuation; they are not a part of it.
+    pub stops: Vec<String>,
+    /// Tokens that end a continuation.
+    pub end_of_text: Vec<u32>,
+    /// None: the likeliest token each time, of equal ones the lowest.
+    pub sampling: Option<Sampling>,
+    /// Prompts that run together at most, each under all programs. Results do not depend on it.
+    pub batch: usize,
+    /// Bytes of keys and values at most. Results do not depend on it.
+    pub cache_bytes: u64,
+}
+
+impl Settings {
+    /// Greedy, without stops, 16 prompts together.
+    pub fn greedy(max_new_tokens: usize, context: usize) -> Self {
+        Self {
+            max_new_tokens,
+            context,
+            stops: Vec::new(),
+            end_of_text: Vec::new(),
+            sampling: None,
+            batch: 16,
+            cache_bytes: u64::MAX,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong = |what: &str, expected: &str, found: String| {
+            Err(Error::bad_input(what.to_owned()).at("generation").expected(expected.to_owned()).found(found))
+        };
+        if self.max_new_tokens == 0 {
+            return wrong("nothing would be generated", "one new token at least", "0".into());
+        }
+        if self.context <= self.max_new_tokens {
+            let found = format!("a context of {} and {} new tokens", self.context, self.max_new_tokens);
+            return wrong("new tokens leave no room for a prompt", "a longer context than new tokens", found);
+        }
+        if self.batch == 0 {
+            return wrong("no prompt could run", "one prompt at a time at least", "0".into());
+        }
+        if let Some(place) = self.stops.iter().position(String::is_empty) {
+            return wrong(
+                "an empty text ends every continuation",
+                "stops of one character or more",
+                format!("stop {place}"),
+            );
+        }
+        if let Some(of) = &self.sampling {
+            if !(of.temperature > 0.0 && of.temperature.is_finite()) {
+                return wrong("a temperature that nothing can be drawn at", "more than 0", of.temperature.to_string());
+            }
+            if !(of.top_p > 0.0 && of.top_p <= 1.0) {
+                return wrong("top_p leaves no token", "more than 0, at most 1", of.top_p.to_string());
+            }
+            if of.top_k == Some(0) {
+                return wrong("top_k leaves no token", "1 or more", "0".into());
+            }
+        }
+        Ok(())
+    }
+}

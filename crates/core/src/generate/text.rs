@@ -1,0 +1,79 @@
+//! What was generated, as text, and what ends it.
+
+use crate::corpus::Tokenizer;
+use crate::error::Result;
+
+/// Token ids to text.
+pub trait Detokenizer {
+    /// # Errors
+    /// Ids that are no tokens.
+    fn text(&self, ids: &[u32], special: bool) -> Result<String>;
+}
+
+impl Detokenizer for Tokenizer {
+    fn text(&self, ids: &[u32], special: bool) -> Result<String> {
+        self.decode_all(ids, special)
+    }
+}
+
+/// Why a continuation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// A token of [`end_of_text`](super::Settings::end_of_text), the last of the ids.
+    EndOfText,
+    /// A text that stops.
+    Stop,
+    /// As many new tokens as may be.
+    Length,
+    /// The next token's logits were no numbers.
+    NotFinite,
+}
+
+/// A continuation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generation {
+    /// All new tokens, those of a stop among them.
+    pub ids: Vec<u32>,
+    /// Without special tokens, up to the stops.
+    pub text: String,
+    pub end: End,
+}
+
+/// Why a continuation ends here, if it does: stops are looked for in its whole text, special tokens among it, as a stop may
+/// begin in one token and end in another.
+pub(super) fn end(ids: &[u32], of: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
+    if ids.last().is_some_and(|last| of.end_of_text.contains(last)) {
+        return Ok(Some(End::EndOfText));
+    }
+    if !of.stops.is_empty() {
+        let shown = text.text(ids, true)?;
+        if of.stops.iter().any(|stop| shown.contains(stop.as_str())) {
+            return Ok(Some(End::Stop));
+        }
+    }
+    Ok((ids.len() >= of.max_new_tokens).then_some(End::Length))
+}
+
+/// What stands before the stops: for each in its turn what is before its first place, as lm-evaluation-harness cuts.
+pub(super) fn trimmed(mut text: String, stops: &[String]) -> String {
+    for stop in stops {
+        if let Some(at) = text.find(stop.as_str()) {
+            text.truncate(at);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_cut_in_their_order() {
+        let stops = |of: &[&str]| of.iter().map(|&stop| stop.to_owned()).collect::<Vec<_>>();
+        // The harness' own result for this text.
+        assert_eq!(trimmed("abcDEFgh".into(), &stops(&["EF", "DEF"])), "abcD");
+        assert_eq!(trimmed("abcDEFgh".into(), &stops(&["DEF", "EF"])), "abc");
+        assert_eq!(trimmed(" a\n\nb".into(), &stops(&["\n\n"])), " a");
+    }
+}

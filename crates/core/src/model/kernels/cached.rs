@@ -1,0 +1,111 @@
+//! Attention of new rows over keys and values that were kept, one query at a time.
+//!
+//! A query's sums run over its keys in their order, whatever blocks they lie in and whatever else runs: its numbers depend on
+//! neither. With few rows this is as fast as reading the keys is.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::attention::Heads;
+use super::scratch::{Scratch, scratch};
+use crate::linalg::simd;
+
+/// Keys, rotated, and values of some tokens of one layer, each `[tokens, K·D]`.
+pub(crate) struct KeyValues {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl KeyValues {
+    /// Room for so many tokens of `width` channels.
+    pub(crate) fn with_room(tokens: usize, width: usize) -> Self {
+        Self { keys: Vec::with_capacity(tokens * width), values: Vec::with_capacity(tokens * width) }
+    }
+}
+
+/// What the rows of a run see: the position of its first row, and the blocks from the first token on, with how many tokens of
+/// each.
+pub(crate) struct SeenRun<'a> {
+    pub(crate) rows: Range<usize>,
+    pub(crate) first: usize,
+    pub(crate) blocks: Vec<(&'a KeyValues, usize)>,
+}
+
+/// Appends the keys and values of some rows to a block.
+pub(crate) fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'_>, rows: Range<usize>) {
+    let (q_width, k_width) = (heads.queries * heads.head_dim, heads.keys * heads.head_dim);
+    let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
+    for row in rows {
+        block.keys.extend_from_slice(&rotated[row * rotated_stride + q_width..][..k_width]);
+        block.values.extend_from_slice(&qkv[row * stride + q_width + k_width..][..k_width]);
+    }
+}
+
+/// Attention of all runs, whose rows stand one after the other.
+///
+/// # Shapes
+/// `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
+pub(crate) fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) -> Scratch {
+    let head_dim = heads.head_dim;
+    let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
+    let rotated_stride = q_width + k_width;
+    let tokens = rotated.len() / rotated_stride;
+    let group = heads.queries / heads.keys * head_dim;
+    let mut out = scratch(tokens * q_width);
+    let rows: Vec<(usize, &SeenRun<'_>)> =
+        runs.iter().flat_map(|run| run.rows.clone().map(move |row| (run.first + row - run.rows.start, run))).collect();
+    out.par_chunks_mut(group).enumerate().for_each(|(task, out)| {
+        let (row, head) = (task / heads.keys, task % heads.keys);
+        let (position, run) = rows[row];
+        let queries = &rotated[row * rotated_stride + head * group..][..group];
+        let seen = (position + 1).saturating_sub(heads.window)..position + 1;
+        attend(queries, run, seen, head * head_dim, k_width, head_dim, out);
+    });
+    out
+}
+
+/// The queries of one position that share a key: `queries [G, D]`, `out` the same.
+fn attend(
+    queries: &[f32],
+    run: &SeenRun<'_>,
+    seen: Range<usize>,
+    channel: usize,
+    width: usize,
+    head_dim: usize,
+    out: &mut [f32],
+) {
+    let count = seen.len();
+    let mut scores = scratch(queries.len() / head_dim * count);
+    let (first, end) = (seen.start, seen.end);
+    let mut before = 0;
+    let visible = run.blocks.iter().flat_map(move |&(block, tokens)| {
+        let start = before;
+        before += tokens;
+        (first.max(start)..end.min(before)).map(move |token| (block, (token - start) * width + channel))
+    });
+    simd::widest(
+        #[inline(always)]
+        || {
+            for (at, (block, start)) in visible.clone().enumerate() {
+                let key = &block.keys[start..][..head_dim];
+                for (query, scores) in queries.chunks_exact(head_dim).zip(scores.chunks_exact_mut(count)) {
+                    scores[at] = simd::dot(query, key);
+                }
+            }
+            out.fill(0.0);
+            let sums = scores.chunks_exact_mut(count).map(simd::numerators).collect::<Vec<_>>();
+            for (at, (block, start)) in visible.enumerate() {
+                let value = &block.values[start..][..head_dim];
+                for (out, scores) in out.chunks_exact_mut(head_dim).zip(scores.chunks_exact(count)) {
+                    let weight = scores[at];
+                    out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
+                }
+            }
+            for (out, sum) in out.chunks_exact_mut(head_dim).zip(&sums) {
+                let scale = 1.0 / *sum;
+                out.iter_mut().for_each(|x| *x *= scale);
+            }
+        },
+    );
+}

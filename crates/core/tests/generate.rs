@@ -1,0 +1,275 @@
+//! Generation: with a cache token by token what the whole text at once gives, and the same whatever runs together.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{fixture, relative_error};
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::generate::{Detokenizer, End, Generation, Prompt, Sampling, Settings, Watch, generate};
+use ghostlab_core::model::{
+    Batch, Decoder, Engine, Observer, Operator, Program, Repairs, ResidualStream, Run, Sublayer, Trie,
+};
+
+const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
+
+/// Two decimal digits and a blank for each token, so that stops cross tokens.
+struct Digits;
+
+impl Detokenizer for Digits {
+    fn text(&self, ids: &[u32], _: bool) -> Result<String> {
+        Ok(ids.iter().map(|id| format!("{:02} ", id % 100)).collect())
+    }
+}
+
+fn decoder(name: &str) -> Decoder {
+    Decoder::load(&fixture(&format!("arch/{name}"))).unwrap()
+}
+
+/// Numbers between −1 and 1 that follow no pattern.
+fn some(seed: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect()
+}
+
+/// The identity, a little changed.
+fn near(seed: usize, channels: usize) -> Arc<Operator> {
+    let mut matrix: Vec<f32> = some(seed, channels * channels).iter().map(|x| 0.02 * x).collect();
+    matrix.iter_mut().step_by(channels + 1).for_each(|x| *x += 1.0);
+    Operator::dense(channels, matrix).unwrap()
+}
+
+/// Dense, cut, repaired on the stream, on branches of both halves, and by a map with a bias.
+fn programs(engine: &dyn Engine) -> Vec<Program> {
+    let (layers, c) = (engine.config().layers, engine.config().hidden);
+    let diagonal = Operator::diagonal(some(5, c).iter().map(|x| 1.0 + 0.1 * x).collect()).unwrap();
+    let branches = [((0, Sublayer::Mlp), near(2, c)), ((1, Sublayer::Attention), diagonal)];
+    let affine = Operator::affine(c, near(3, c).to_dense().unwrap(), some(4, c)).unwrap();
+    vec![
+        Program::dense(layers),
+        Program::pruned(layers, &[2], |_| None),
+        Program::pruned(layers, &[2], |_| Some(near(1, c))),
+        Program::repaired(layers, &[2], &Repairs { branches: branches.into(), ..Repairs::default() }),
+        Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
+    ]
+}
+
+fn ids(seed: u32, count: usize) -> Vec<u32> {
+    (0..count as u32).map(|i| (seed * 97 + i * i * 31 + i * 7) % 300).collect()
+}
+
+/// Keeps the last stream.
+struct Last(Vec<f32>);
+
+impl Observer<dyn ResidualStream> for Last {
+    fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        self.0 = stream.unwrap().rows()?.values()?.to_vec();
+        Ok(())
+    }
+}
+
+/// Every logit of a text in one pass: `[tokens][vocab]`.
+fn at_once(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>> {
+    let mut trunk = program.clone();
+    trunk.0.pop();
+    let mut last = Last(Vec::new());
+    engine.run(&Trie::new(&[trunk]), &Batch::windows([text]), &mut last).unwrap();
+    let rows: Vec<usize> = (0..text.len()).collect();
+    let logits = engine.logits(&last.0, &rows).unwrap();
+    let logits = logits.values().unwrap().to_vec();
+    logits.chunks_exact(engine.config().vocab).map(<[f32]>::to_vec).collect()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| v.into()).collect()
+}
+
+fn greatest(logits: &[f32]) -> usize {
+    (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
+}
+
+/// The text is longer than the windows of the models that have one (24 tokens and 40).
+#[test]
+fn with_a_cache_each_step_gives_what_the_whole_text_at_once_gives() {
+    const TOKENS: usize = 70;
+    for name in MODELS {
+        let engine = decoder(name);
+        let programs = programs(&engine);
+        let trie = Trie::new(&programs);
+        let mut decoding = engine.decoding(&trie).unwrap();
+        let text = ids(1, TOKENS);
+        let expected: Vec<_> = programs.iter().map(|program| at_once(&engine, program, &text)).collect();
+        let all: Vec<usize> = (0..programs.len()).collect();
+        let mut run = |ids: &[u32], programs: &[usize], before: &[(usize, usize)], block| {
+            let run =
+                Run { ids: ids.to_vec(), programs: programs.to_vec(), before: before.to_vec(), block, room: TOKENS };
+            decoding.run(&[run]).unwrap().remove(0)
+        };
+        let hold = |at: usize, program: usize, logits: &[f32]| {
+            let expected = &expected[program][at];
+            let error = relative_error(&wide(logits), &wide(expected));
+            assert!(error < 1e-5, "{name}, program {program}, token {at}: {error:e}");
+            assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {at}");
+        };
+        // A prompt that all programs share, a second piece of it in a block of its own, then token by token.
+        for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
+            hold(19, program, logits);
+        }
+        for (program, logits) in run(&text[13..30], &all, &[(0, 13)], 1).iter().enumerate() {
+            hold(29, program, logits);
+        }
+        for at in 30..TOKENS {
+            for &program in &all {
+                let logits = run(&text[at..=at], &[program], &[(0, 13), (1, 17)], 2 + program);
+                hold(at, program, &logits[0]);
+            }
+        }
+    }
+}
+
+/// Sixty-four prompts, many of which begin alike; one is longer than the context.
+fn prompts() -> Vec<Prompt> {
+    let of = |index: u32| {
+        let mut all = ids(index % 3, 12 + index as usize % 5);
+        all.extend(ids(index, 1 + index as usize % 7));
+        if index == 40 {
+            all.extend(ids(9, 200));
+        }
+        Prompt { identity: format!("prompt {index}"), ids: all }
+    };
+    (0..64).map(of).collect()
+}
+
+fn settings() -> Settings {
+    Settings { stops: vec!["7 1".into(), "33".into()], end_of_text: vec![5, 6], ..Settings::greedy(12, 60) }
+}
+
+fn run(engine: &dyn Engine, prompts: &[Prompt], settings: &Settings) -> Vec<Vec<Generation>> {
+    generate(engine, &programs(engine), prompts, settings, &Digits, &mut ()).unwrap()
+}
+
+#[test]
+fn what_runs_together_and_in_which_order_changes_no_token() {
+    for name in ["llama-gqa", "olmo2", "mistral"] {
+        let engine = decoder(name);
+        let sampling = Sampling { temperature: 0.8, top_p: 0.9, top_k: Some(40), seed: 7 };
+        for sampling in [None, Some(sampling)] {
+            let prompts = prompts();
+            let plain = Settings { batch: 1, sampling, ..settings() };
+            let expected = run(&engine, &prompts, &plain);
+            for batch in [7, 64] {
+                assert_eq!(run(&engine, &prompts, &Settings { batch, ..plain.clone() }), expected, "{name} {batch}");
+            }
+            let shuffled: Vec<Prompt> = (0..64).map(|index| prompts[index * 37 % 64].clone()).collect();
+            let ours = run(&engine, &shuffled, &Settings { batch: 64, ..plain.clone() });
+            assert!(ours.iter().enumerate().all(|(index, ours)| *ours == expected[index * 37 % 64]), "{name}");
+            // Each prompt and program alone, by whole passes: what the tokens are, not only that they agree.
+            if sampling.is_none() {
+                for (prompt, program) in [(0, 0), (3, 2), (40, 1)] {
+                    let mut text = prompts[prompt].ids.clone();
+                    text.drain(..text.len().saturating_sub(48));
+                    let start = text.len();
+                    let of = &expected[prompt][program];
+                    for _ in &of.ids {
+                        let logits = at_once(&engine, &programs(&engine)[program], &text);
+                        text.push(greatest(logits.last().unwrap()) as u32);
+                    }
+                    assert_eq!(text[start..], of.ids, "{name}, prompt {prompt}, program {program}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_small_cache_gives_the_same_and_one_without_room_is_refused_with_the_bytes() {
+    let engine = decoder("llama-gqa");
+    let prompts = prompts();
+    let expected = run(&engine, &prompts, &settings());
+    let refused = |cache_bytes| {
+        let settings = Settings { cache_bytes, ..settings() };
+        generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut ()).err()
+    };
+    // Of the longest prompt, which the message names.
+    let error = refused(1000).unwrap();
+    assert_eq!(error.exit_code(), 3, "{error}");
+    let least = (1..40).map(|step| step << 14).find(|&bytes| refused(bytes).is_none()).unwrap();
+    assert_eq!(run(&engine, &prompts, &Settings { cache_bytes: least, batch: 64, ..settings() }), expected);
+}
+
+#[test]
+fn a_continuation_ends_at_a_stop_across_tokens_at_an_end_token_or_at_its_length() {
+    let engine = decoder("llama-gqa");
+    let prompts = prompts();
+    let free = run(&engine, &prompts, &Settings::greedy(12, 60));
+    assert!(free.iter().flatten().all(|of| of.end == End::Length && of.ids.len() == 12));
+    let ids = &free[0][0].ids;
+    // The second digit of the third token, the blank, and the first digit of the fourth.
+    let stop = Digits.text(ids, true).unwrap()[7..10].to_owned();
+    let of = &run(&engine, &prompts[..1], &Settings { stops: vec![stop.clone()], ..Settings::greedy(12, 60) })[0][0];
+    let text = Digits.text(ids, true).unwrap();
+    assert_eq!((of.end, of.text.as_str()), (End::Stop, &text[..text.find(&stop).unwrap()]));
+    assert!(of.ids.len() <= 4 && ids.starts_with(&of.ids));
+    let of = &run(&engine, &prompts[..1], &Settings { end_of_text: vec![ids[2]], ..Settings::greedy(12, 60) })[0][0];
+    assert_eq!(of.end, End::EndOfText);
+    assert_eq!(of.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
+}
+
+/// Takes note of what is done, and stops after so many rounds.
+struct Noting {
+    done: Vec<usize>,
+    rounds: usize,
+}
+
+impl Watch for Noting {
+    fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()> {
+        assert_eq!(of_programs.len(), 5);
+        self.done.push(prompt);
+        Ok(())
+    }
+
+    fn round(&mut self) -> Result<()> {
+        self.rounds -= 1;
+        if self.rounds == 0 { Err(Error::interrupted("stopped")) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn each_prompt_is_told_once_and_a_stop_ends_at_the_next_token() {
+    let engine = decoder("llama-gqa");
+    let (prompts, settings) = (prompts(), Settings { batch: 5, ..settings() });
+    let mut all = Noting { done: Vec::new(), rounds: usize::MAX };
+    generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut all).unwrap();
+    all.done.sort_unstable();
+    assert_eq!(all.done, (0..64).collect::<Vec<_>>());
+    let mut stopped = Noting { done: Vec::new(), rounds: 20 };
+    let error = generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut stopped).err().unwrap();
+    assert_eq!(error.exit_code(), 130);
+    assert!(!stopped.done.is_empty() && stopped.done.len() < 64);
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused_before_anything_runs() {
+    let engine = decoder("llama-gqa");
+    let prompt = |ids: &[u32]| vec![Prompt { identity: "first".into(), ids: ids.to_vec() }];
+    let good = || Settings::greedy(4, 32);
+    let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
+    for (prompts, settings, said) in [
+        (prompt(&[]), good(), "`first`"),
+        (prompt(&[1, 320]), good(), "320"),
+        (prompt(&[1]), Settings { max_new_tokens: 0, ..good() }, "new token"),
+        (prompt(&[1]), Settings { context: 0, ..good() }, "context of 0"),
+        (prompt(&[1]), Settings { context: 4, ..good() }, "context of 4"),
+        (prompt(&[1]), Settings { batch: 0, ..good() }, "at a time"),
+        (prompt(&[1]), Settings { stops: vec!["a".into(), String::new()], ..good() }, "stop 1"),
+        (prompt(&[1]), Settings { sampling: Some(Sampling { temperature: 0.0, ..sampling }), ..good() }, "temperature"),
+        (prompt(&[1]), Settings { sampling: Some(Sampling { top_p: 1.5, ..sampling }), ..good() }, "top_p"),
+        (prompt(&[1]), Settings { sampling: Some(Sampling { top_k: Some(0), ..sampling }), ..good() }, "top_k"),
+    ] {
+        let error = generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut ()).err().unwrap();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    let trunk = [Program::trunk(engine.config().layers)];
+    assert!(generate(&engine, &trunk, &prompt(&[1]), &good(), &Digits, &mut ()).is_err());
+    assert_eq!(run(&engine, &[], &good()), Vec::<Vec<Generation>>::new());
+}
