@@ -1,5 +1,6 @@
 //! `ghostlab report`: the page of all artifacts that are made.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -175,10 +176,17 @@ fn kept_bytes(folder: &Path) -> u64 {
 
 /// The claims about each artifact, as a file beside it.
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
+    let mut profiles: BTreeMap<String, Vec<Judged<'_>>> = BTreeMap::new();
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder)) {
-        let stored = StoredResults::read(folder)?;
-        let judged = claims::judged_about(&stored.name, folders, &stored.profile)?;
-        let text = claims::written(&judged);
+        let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
+        let judged = match profiles.entry(profile) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let judged = claims::judged_in(folders, new.key())?;
+                new.insert(judged)
+            }
+        };
+        let text = claims::written(&claims::about(&name, judged));
         ResultsFolder::add(folder, &[(CLAIMS.to_owned(), text.into_bytes())])?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
 use super::record::Recorded;
-use crate::artifact::claims::{CLAIMS, Judged, judged_in, line, written};
+use crate::artifact::claims::{CLAIMS, Judged, about, judged_in, line, written};
 use crate::error::Result;
 use crate::files::regular;
 use crate::results::StoredResults;
@@ -49,8 +49,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
     let text = String::from_utf8_lossy(&regular::read(&path)?).into_owned();
     let numbers = &recorded.numbers;
     let verdicts = judge.verdicts(around(folder), &numbers.profile)?;
-    let judged = verdicts.judged.iter().filter(|of| of.claim.artifacts.contains(&numbers.name.as_str()));
-    let judged: Vec<&Judged<'_>> = judged.collect();
+    let judged = about(&numbers.name, &verdicts.judged);
     if judged.is_empty() && text != written(&[]) {
         check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no claim about this that is checked"], None);
     }

@@ -19,8 +19,10 @@ pub(super) struct AuditRow<'a> {
     pub(super) columns: &'a Columns,
     /// In the table's order; a metric that is given twice is here twice.
     pub(super) cells: Vec<&'a PaperNumber>,
-    /// The first cell of each metric, by its name: every row is compared with every other.
+    /// The first cell of each metric, by its name.
     first: HashMap<&'a str, &'a PaperNumber>,
+    /// Those that are scores, with a value, in one order for all rows: every row is compared with every other.
+    scores: Vec<Option<&'a PaperNumber>>,
 }
 
 impl<'a> AuditRow<'a> {
@@ -31,11 +33,24 @@ impl<'a> AuditRow<'a> {
         for entry in entries {
             let (artifact, condition) = (entry.artifact.as_str(), &entry.record.condition);
             let index = *known.entry((artifact, condition)).or_insert_with(|| {
-                rows.push(AuditRow { artifact, condition, columns, cells: Vec::new(), first: HashMap::new() });
+                rows.push(AuditRow {
+                    artifact,
+                    condition,
+                    columns,
+                    cells: Vec::new(),
+                    first: HashMap::new(),
+                    scores: Vec::new(),
+                });
                 rows.len() - 1
             });
             rows[index].cells.push(entry);
             rows[index].first.entry(entry.record.metric.as_str()).or_insert(entry);
+        }
+        let Columns { accuracy, perplexity, .. } = columns;
+        let scores = columns.task_names().into_iter().chain(columns.text_names());
+        let scores: Vec<&str> = scores.chain([accuracy.as_str(), perplexity.as_str()]).collect();
+        for row in &mut rows {
+            row.scores = scores.iter().map(|metric| Some(row.get(metric)?.0)).collect();
         }
         rows
     }
@@ -53,10 +68,7 @@ impl<'a> AuditRow<'a> {
 
     /// Pairs of cells of the two rows that are scores of the same metric, each once.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
-        let Columns { accuracy, perplexity, .. } = self.columns;
-        let scores = self.columns.task_names().into_iter().chain(self.columns.text_names());
-        let scores = scores.chain([accuracy.as_str(), perplexity.as_str()]);
-        scores.filter_map(|metric| Some((self.get(metric)?.0, other.get(metric)?.0))).collect()
+        self.scores.iter().zip(&other.scores).filter_map(|(one, two)| (*one).zip(*two)).collect()
     }
 }
 

@@ -44,4 +44,4 @@ pub use judge::{ClaimVerdict, SettingVerdict};
 pub use outcome::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, Run};
 pub use sentences::claims;
-pub use written::{CLAIMS, judged_about, judged_in, line, row, written};
+pub use written::{CLAIMS, about, judged_in, line, row, written};

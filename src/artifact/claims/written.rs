@@ -14,18 +14,13 @@ use crate::results::StoredResults;
 /// The claims about an artifact, beside its recorded tables.
 pub const CLAIMS: &str = "claims.md";
 
-/// The same of one artifact.
-///
-/// # Errors
-/// Numbers that cannot be read.
-pub fn judged_about(artifact: &str, folders: &[PathBuf], profile: &str) -> Result<Vec<Judged<'static>>> {
-    let mut all = judged_in(folders, profile)?;
-    all.retain(|of| of.claim.artifacts.contains(&artifact));
-    Ok(all)
+/// Those that are about an artifact.
+pub fn about<'j>(artifact: &str, judged: &'j [Judged<'static>]) -> Vec<&'j Judged<'static>> {
+    judged.iter().filter(|of| of.claim.artifacts.contains(&artifact)).collect()
 }
 
 /// The text of [`CLAIMS`].
-pub fn written(judged: &[Judged<'_>]) -> String {
+pub fn written(judged: &[&Judged<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();
     }
