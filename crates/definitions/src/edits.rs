@@ -1,4 +1,5 @@
-//! TER, the translation edit rate: a port of sacrebleu's port of Tercom (`sacrebleu/metrics/lib_ter.py`), to the shift.
+//! TER, the translation edit rate, with Tercom's search for shifts and its limits. It follows sacrebleu's `lib_ter.py`
+//! (Apache-2.0), and gives its numbers.
 
 use std::collections::HashMap;
 

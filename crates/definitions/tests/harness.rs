@@ -1,0 +1,124 @@
+//! Requests of definitions against those that lm-evaluation-harness makes itself, to the byte: its own definitions, as its
+//! package installs them, on rows that `tools/golden_requests.py` makes up.
+//!
+//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ghostlab_definitions::rows::LocalRows;
+use ghostlab_definitions::{Ask, ChatTemplate, Library, Request, Setting, Task, edits, translation};
+
+fn python() -> Option<PathBuf> {
+    match std::env::var_os("GHOSTLAB_PYTHON") {
+        Some(path) if path != "skip" => Some(PathBuf::from(path)),
+        _ => {
+            println!("skipped: GHOSTLAB_PYTHON names no interpreter with lm_eval");
+            None
+        }
+    }
+}
+
+/// A request as the harness lists it: its kind and its arguments.
+fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
+    match &request.ask {
+        Ask::LogLikelihood { context, continuation } => {
+            ("loglikelihood", vec![context.as_str().into(), continuation.as_str().into()])
+        }
+        Ask::Rolling { text } => ("loglikelihood_rolling", vec![text.as_str().into()]),
+        Ask::Generate { context, settings } => {
+            ("generate_until", vec![context.as_str().into(), serde_json::from_str(&settings.json(None)).unwrap()])
+        }
+    }
+}
+
+/// What the script makes, by the names of its files; none without Python.
+fn made() -> Option<tempfile::TempDir> {
+    let python = python()?;
+    let out = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/golden_requests.py");
+    let made = Command::new(python).arg(script).arg(out.path()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Some(out)
+}
+
+#[test]
+fn requests_and_scores_of_translations_are_those_of_the_harness_and_of_sacrebleu() {
+    let Some(out) = made() else { return };
+    translations(out.path());
+    requests(out.path());
+}
+
+fn translations(out: &Path) {
+    let text = std::fs::read_to_string(out.join("translated.json")).unwrap();
+    let corpora: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    for (at, corpus) in corpora.iter().enumerate() {
+        let pairs: Vec<(String, String)> = serde_json::from_value(corpus["pairs"].clone()).unwrap();
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(one, two)| (one.as_str(), two.as_str())).collect();
+        for (place, of) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
+            let (own, theirs) = (of(&pairs), corpus["scores"][place].as_f64().unwrap());
+            // Two orders of the same sums in f64.
+            assert!((own - theirs).abs() <= 1e-9 * theirs.abs().max(1.0), "corpus {at}, {place}: {own}, {theirs}");
+        }
+    }
+    println!("{} corpora compared", corpora.len());
+}
+
+fn requests(out: &Path) {
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
+    let rows = LocalRows { folder: out.join("rows") };
+    let golden: serde_json::Value = serde_json::from_str(&read("golden.json")).unwrap();
+    let library = Library::of_folders(&[Path::new(&read("tasks"))]).unwrap();
+    let chat = ChatTemplate::new(golden["chat"].as_str().unwrap(), Vec::new(), "the test").unwrap();
+    let (mut definitions, mut compared, mut wrong) = (BTreeSet::new(), 0, Vec::new());
+    for asked in golden["asked"].as_array().unwrap() {
+        let name = asked["task"].as_str().unwrap();
+        let with_chat = asked["chat"].as_bool().unwrap();
+        let shots = usize::try_from(asked["shots"].as_u64().unwrap()).unwrap();
+        let case = format!("{name}, {shots} shots{}", if with_chat { ", chat" } else { "" });
+        let setting = Setting {
+            shots: Some(shots),
+            system: with_chat.then(|| golden["system"].as_str().unwrap().to_owned()),
+            chat: with_chat.then_some(&chat),
+            limit: Some(5),
+            ..Setting::default()
+        };
+        let requests = library
+            .select(&[name])
+            .and_then(|selected| Task::new(selected.tasks.into_iter().next().unwrap(), &rows))
+            .and_then(|task| task.requests(&rows, &setting));
+        let requests = match requests {
+            Ok(requests) => requests,
+            Err(error) => {
+                wrong.push(format!("{case}: {}", error.one_line()));
+                continue;
+            }
+        };
+        let expected = asked["requests"].as_array().unwrap();
+        definitions.insert(name);
+        if requests.len() != expected.len() {
+            wrong.push(format!("{case}: {} requests, the harness has {}", requests.len(), expected.len()));
+            continue;
+        }
+        for (own, theirs) in requests.iter().zip(expected) {
+            compared += 1;
+            let (kind, arguments) = listed(own);
+            let same = kind == theirs["kind"]
+                && own.document as u64 == theirs["document"]
+                && own.index as u64 == theirs["index"]
+                && serde_json::Value::from(arguments.clone()) == theirs["arguments"];
+            if !same {
+                wrong.push(format!(
+                    "{case}, document {}, {}: {kind} {arguments:#?}\nthe harness: {theirs:#}",
+                    own.document, own.index
+                ));
+                break;
+            }
+        }
+    }
+    println!("{compared} requests of {} definitions compared", definitions.len());
+    assert!(wrong.is_empty(), "{} lists differ:\n{}", wrong.len(), wrong[..wrong.len().min(6)].join("\n"));
+    assert!(definitions.len() >= 40, "{}", definitions.len());
+}
