@@ -1,21 +1,16 @@
 //! Progress of a fetch: a bar for each file and one for all on a terminal, plain lines elsewhere, JSON lines where asked for.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use serde::Serialize;
+use indicatif::ProgressBar;
 
+use super::progress::{JsonLines, LINE_EVERY, Screen, style};
 use super::units::{bytes, seconds};
-use super::verbosity;
 use crate::clock::utc;
-use crate::error::printable;
 use crate::hub::{Event, Reporter};
 
-/// Between two plain lines of one file.
-const LINE_EVERY: Duration = Duration::from_secs(5);
 const BAR: &str = "{wide_bar:.cyan/blue} {bytes:>10}/{total_bytes:<10} {bytes_per_sec:>12}  {eta:>4}  {msg}";
 
 /// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
@@ -23,26 +18,12 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    let bars = (std::io::stderr().is_terminal() && verbosity::notes()).then(MultiProgress::new);
-    Box::new(Progress(Mutex::new(Meter { bars, ..Meter::default() })))
-}
-
-struct JsonLines;
-
-/// An event and when it was.
-#[derive(Serialize)]
-struct Timed<'a> {
-    time: String,
-    #[serde(flatten)]
-    event: &'a Event,
+    Box::new(Progress(Mutex::new(Meter { screen: Screen::of_standard_error(), ..Meter::default() })))
 }
 
 impl Reporter for JsonLines {
     fn event(&self, event: Event) {
-        if let Ok(line) = serde_json::to_string(&Timed { time: utc(SystemTime::now()), event: &event }) {
-            // Whoever reads may have gone; the fetch goes on.
-            writeln!(std::io::stdout().lock(), "{line}").ok();
-        }
+        Self::write(utc(SystemTime::now()), &event);
     }
 }
 
@@ -50,7 +31,7 @@ struct Progress(Mutex<Meter>);
 
 #[derive(Default)]
 struct Meter {
-    bars: Option<MultiProgress>,
+    screen: Screen,
     files: BTreeMap<String, Running>,
     whole: Option<ProgressBar>,
     /// Bytes of all files; those that were here before, and those that came.
@@ -77,29 +58,14 @@ fn speed(came: u64, left: Option<u64>, began: Instant) -> String {
 }
 
 impl Meter {
-    fn line(&self, text: &str) {
-        if verbosity::notes() {
-            self.error(text);
-        }
-    }
-
-    /// A line that is said however quiet it shall be.
-    fn error(&self, text: &str) {
-        let text = &*printable(text);
-        match &self.bars {
-            Some(bars) => drop(bars.println(text)),
-            None => eprintln!("{text}"),
-        }
-    }
-
     fn bar(&self, bytes: Option<u64>, here: u64, message: &str) -> Option<ProgressBar> {
-        let bar = self.bars.as_ref()?;
+        let bars = self.screen.bars.as_ref()?;
         let new = bytes.map_or_else(ProgressBar::no_length, ProgressBar::new);
         let new = match &self.whole {
-            Some(whole) => bar.insert_before(whole, new),
-            None => bar.add(new),
+            Some(whole) => bars.insert_before(whole, new),
+            None => bars.add(new),
         };
-        new.set_style(ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        new.set_style(style(BAR));
         new.set_message(message.to_owned());
         new.set_position(here);
         // What was here before did not come at any speed.
@@ -126,7 +92,7 @@ impl Meter {
             let whole = began.map(|began| speed(self.came, Some(planned.saturating_sub(all)), began));
             let whole =
                 whole.map_or(String::new(), |whole| format!("; all: {} of {}, {whole}", bytes(all), bytes(planned)));
-            self.line(&format!("{file}: {}{of}, {own}{whole}", bytes(done)));
+            self.screen.line(&format!("{file}: {}{of}, {own}{whole}", bytes(done)));
         }
     }
 
@@ -147,14 +113,14 @@ impl Reporter for Progress {
                 (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
                 meter.whole = meter.bar(Some(planned), here, "all files");
                 let known = if here == 0 { String::new() } else { format!(", {} of them are here", bytes(here)) };
-                meter.line(&format!("to fetch: {files} files, {}{known}", bytes(planned)));
+                meter.screen.line(&format!("to fetch: {files} files, {}{known}", bytes(planned)));
             }
             Event::FetchStarted { file, bytes: total, here } => {
                 let (bar, now) = (meter.bar(total, here, &file), Instant::now());
                 if bar.is_none() {
                     let total = total.map_or(String::new(), |total| format!(": {}", bytes(total)));
                     let from = if here == 0 { String::new() } else { format!(", from byte {here} on") };
-                    meter.line(&format!("{file}{total}{from}"));
+                    meter.screen.line(&format!("{file}{total}{from}"));
                 }
                 meter.files.insert(file, Running { bar, bytes: total, here, came: 0, began: now, last_line: now });
             }
@@ -164,28 +130,26 @@ impl Reporter for Progress {
                     (running.here, running.came, running.began) = (0, 0, Instant::now());
                     running.bar.iter().for_each(ProgressBar::reset);
                 }
-                meter.line(&format!("{file}: begins anew: {why}"));
+                meter.screen.line(&format!("{file}: begins anew: {why}"));
             }
             Event::Fetched { file, bytes: total } => {
                 if let Some(running) = meter.end(&file) {
                     let speed = speed(running.came, None, running.began);
-                    meter.line(&format!("{file}: done, {}, {speed}", bytes(total)));
+                    meter.screen.line(&format!("{file}: done, {}, {speed}", bytes(total)));
                 }
             }
             Event::FetchFailed { file, why } => {
                 meter.end(&file);
-                meter.error(&format!("{file} failed: {why}"));
+                meter.screen.error(&format!("{file} failed: {why}"));
             }
-            Event::FetchWaits { seconds: time, why } => meter.line(&format!("waiting {}: {why}", seconds(time))),
-            Event::FetchNote { text } => meter.line(&text),
+            Event::FetchWaits { seconds: time, why } => meter.screen.line(&format!("waiting {}: {why}", seconds(time))),
+            Event::FetchNote { text } => meter.screen.line(&text),
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bars) = &self.0.get_mut().unwrap_or_else(PoisonError::into_inner).bars {
-            bars.clear().ok();
-        }
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).screen.clear();
     }
 }

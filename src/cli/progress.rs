@@ -19,24 +19,30 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    let bars = (std::io::stderr().is_terminal() && verbosity::notes()).then(|| {
-        let bars = MultiProgress::new();
-        let whole =
-            bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}")));
-        Bars { bars, jobs: BTreeMap::new(), whole }
-    });
-    Box::new(Progress { state: Mutex::new(Meter { bars, ..Meter::default() }) })
+    let screen = Screen::of_standard_error();
+    let bar = || ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}"));
+    let whole = screen.bars.as_ref().map(|bars| bars.add(bar()));
+    Box::new(Progress { state: Mutex::new(Meter { screen, whole, ..Meter::default() }) })
 }
 
 /// Every event as a line of JSON on standard output.
-struct JsonLines;
+pub(super) struct JsonLines;
 
 /// An event and when it was.
 #[derive(Serialize)]
-struct Timed<'a> {
+struct Timed<'a, E> {
     time: String,
     #[serde(flatten)]
-    event: &'a Event,
+    event: &'a E,
+}
+
+impl JsonLines {
+    pub(super) fn write(time: String, event: &impl Serialize) {
+        if let Ok(line) = serde_json::to_string(&Timed { time, event }) {
+            // Whoever reads may have gone; the work goes on.
+            writeln!(std::io::stdout().lock(), "{line}").ok();
+        }
+    }
 }
 
 fn utc_to_the_millisecond(time: SystemTime) -> String {
@@ -46,15 +52,11 @@ fn utc_to_the_millisecond(time: SystemTime) -> String {
 
 impl Reporter for JsonLines {
     fn event(&self, event: Event) {
-        let timed = Timed { time: utc_to_the_millisecond(SystemTime::now()), event: &event };
-        if let Ok(line) = serde_json::to_string(&timed) {
-            // Whoever reads may have gone; the run goes on.
-            writeln!(std::io::stdout().lock(), "{line}").ok();
-        }
+        Self::write(utc_to_the_millisecond(SystemTime::now()), &event);
     }
 }
 
-fn style(template: &str) -> ProgressStyle {
+pub(super) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
@@ -62,15 +64,50 @@ struct Progress {
     state: Mutex<Meter>,
 }
 
-struct Bars {
-    bars: MultiProgress,
-    jobs: BTreeMap<usize, ProgressBar>,
-    whole: ProgressBar,
+/// Standard error: lines, above the bars where it is a terminal.
+#[derive(Default)]
+pub(super) struct Screen {
+    pub(super) bars: Option<MultiProgress>,
+}
+
+impl Screen {
+    pub(super) fn of_standard_error() -> Self {
+        Self { bars: (std::io::stderr().is_terminal() && verbosity::notes()).then(MultiProgress::new) }
+    }
+
+    pub(super) fn line(&self, text: &str) {
+        if verbosity::notes() {
+            self.error(text);
+        }
+    }
+
+    /// A line that is said however quiet it shall be.
+    pub(super) fn error(&self, text: &str) {
+        let text = &*printable(text);
+        match &self.bars {
+            Some(bars) => drop(bars.println(text)),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// A line for who wants to know more.
+    fn detail(&self, text: &str) {
+        if verbosity::details() {
+            self.error(text);
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        if let Some(bars) = &self.bars {
+            bars.clear().ok();
+        }
+    }
 }
 
 #[derive(Default)]
 struct Meter {
-    bars: Option<Bars>,
+    screen: Screen,
+    whole: Option<ProgressBar>,
     jobs: BTreeMap<usize, Running>,
     left: TimeLeft,
     /// When the first event came.
@@ -79,13 +116,14 @@ struct Meter {
 
 struct Running {
     job: JobStarted,
+    bar: Option<ProgressBar>,
     tokens: usize,
     started: Instant,
     last_line: Instant,
 }
 
-/// Between two plain lines of one job.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+/// Between two plain lines of one job or file.
+pub(super) const LINE_EVERY: Duration = Duration::from_secs(5);
 
 impl Running {
     fn fraction(&self) -> f64 {
@@ -106,47 +144,21 @@ impl Running {
 }
 
 impl Meter {
-    fn line(&self, text: &str) {
-        if verbosity::notes() {
-            self.error(text);
-        }
-    }
-
-    /// A line that is said however quiet it shall be.
-    fn error(&self, text: &str) {
-        let text = &*printable(text);
-        match &self.bars {
-            Some(bars) => {
-                bars.bars.println(text).ok();
-            }
-            None => eprintln!("{text}"),
-        }
-    }
-
-    /// A line for who wants to know more.
-    fn detail(&self, text: &str) {
-        if verbosity::details() {
-            self.error(text);
-        }
-    }
-
     fn show(&mut self, job: usize) {
         let left = self.left.seconds().map(duration);
         let share = self.left.share();
         let Some(running) = self.jobs.get_mut(&job) else { return };
-        if let Some(bars) = &self.bars {
-            if let Some(bar) = bars.jobs.get(&job) {
-                bar.set_position(running.tokens as u64);
-                bar.set_message(format!("{}: {}", running.job.label, running.speed()));
-            }
-            bars.whole.set_position((share * 1000.0).min(1000.0) as u64);
-            bars.whole.set_message(left.map_or(String::new(), |left| format!("the grid: {left} left")));
+        if let (Some(bar), Some(whole)) = (&running.bar, &self.whole) {
+            bar.set_position(running.tokens as u64);
+            bar.set_message(format!("{}: {}", running.job.label, running.speed()));
+            whole.set_position((share * 1000.0).min(1000.0) as u64);
+            whole.set_message(left.map_or(String::new(), |left| format!("the grid: {left} left")));
         } else if running.last_line.elapsed() >= LINE_EVERY {
             running.last_line = Instant::now();
             let percent = 100.0 * running.fraction();
             let line = format!("{}: {percent:.0} %, {}", running.job.label, running.speed());
             let whole = left.map_or(String::new(), |left| format!("; the grid: {left} left"));
-            self.line(&(line + &whole));
+            self.screen.line(&(line + &whole));
         }
     }
 }
@@ -162,29 +174,31 @@ impl Reporter for Progress {
         state.left.see(&event, since);
         match event {
             Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
-                if let Some(bars) = &state.bars {
-                    bars.whole.set_length(1000);
+                if let Some(whole) = &state.whole {
+                    whole.set_length(1000);
                 }
                 if complete > 0 {
-                    state.line(&format!("{complete} of {cells} cells are stored already"));
+                    state.screen.line(&format!("{complete} of {cells} cells are stored already"));
                 }
                 let left = units::flops(flops);
                 state
+                    .screen
                     .detail(&format!("engine {engine}; {left} to do, {} scores to make; plan {plan}", scores - scored));
             }
-            Event::Note { text } => state.line(&text),
-            Event::Failed { cell, reason } => state.error(&format!("{cell} failed: {reason}")),
+            Event::Note { text } => state.screen.line(&text),
+            Event::Failed { cell, reason } => state.screen.error(&format!("{cell} failed: {reason}")),
             Event::Started(job) => {
                 let now = Instant::now();
-                if let Some(bars) = &mut state.bars {
-                    let bar = bars.bars.insert_before(&bars.whole, ProgressBar::new(job.tokens as u64));
+                let bar = state.screen.bars.as_ref().zip(state.whole.as_ref()).map(|(bars, whole)| {
+                    let bar = bars.insert_before(whole, ProgressBar::new(job.tokens as u64));
                     bar.set_style(style("{wide_bar:.cyan/blue} {percent:>3} %  {msg}"));
                     bar.set_message(job.label.clone());
-                    bars.jobs.insert(job.id, bar);
-                } else {
-                    state.line(&format!("{}: {} tokens", job.label, HumanCount(job.tokens as u64)));
+                    bar
+                });
+                if bar.is_none() {
+                    state.screen.line(&format!("{}: {} tokens", job.label, HumanCount(job.tokens as u64)));
                 }
-                state.jobs.insert(job.id, Running { job, tokens: 0, started: now, last_line: now });
+                state.jobs.insert(job.id, Running { job, bar, tokens: 0, started: now, last_line: now });
             }
             Event::Advanced { job, tokens, .. } => {
                 if let Some(running) = state.jobs.get_mut(&job) {
@@ -196,20 +210,18 @@ impl Reporter for Progress {
                 let Some(running) = state.jobs.remove(&job) else { return };
                 let seconds = running.started.elapsed().as_secs_f64();
                 let per_second = HumanCount((running.tokens as f64 / seconds.max(1e-9)) as u64);
-                if let Some(bar) = state.bars.as_mut().and_then(|bars| bars.jobs.remove(&job)) {
+                if let Some(bar) = &running.bar {
                     bar.finish_and_clear();
                 }
-                state.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", running.job.label));
+                state.screen.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", running.job.label));
             }
             // Bars and lines show jobs; cells are shown by `status`, by `--events`, and where more is wanted.
-            Event::Scored { cell, on, value } => state.detail(&format!("{cell} on {on}: {value}")),
-            Event::Complete { cell, complete } => state.detail(&format!("{cell} is complete, number {complete}")),
-            Event::Kept | Event::WorkDone { .. } => {}
-            Event::Ended { .. } => {
-                if let Some(bars) = &state.bars {
-                    bars.bars.clear().ok();
-                }
+            Event::Scored { cell, on, value } => state.screen.detail(&format!("{cell} on {on}: {value}")),
+            Event::Complete { cell, complete } => {
+                state.screen.detail(&format!("{cell} is complete, number {complete}"))
             }
+            Event::Kept | Event::WorkDone { .. } => {}
+            Event::Ended { .. } => state.screen.clear(),
         }
     }
 }
