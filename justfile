@@ -52,7 +52,7 @@ plan grid *arguments:
 status *arguments:
     cargo run --release -- status {{arguments}}
 
-# A method or a metric to begin with, registered: `just new recovery my-method`, `just new criterion my-rule`, `just new metric my-number`.
+# A method, metric or stage to begin with, registered: `just new recovery my-method` (`criterion`, `metric`, `stage`).
 new kind name:
     tools/new.sh {{kind}} {{name}}
 

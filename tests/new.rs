@@ -1,5 +1,5 @@
 //! `tools/new.sh`: a new method is one file and one line. That the file compiles and does what its own test says is seen in
-//! `crates/core`, which has the templates among the tests of their rooms.
+//! `crates/core` and `src/stage`, which have the templates among the tests of their rooms.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 use std::fs;
@@ -13,7 +13,8 @@ fn checkout() -> TempDir {
     let (root, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")), TempDir::new().unwrap());
     let templates = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/templates/{kind}.rs"));
     let rooms = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
-    for file in templates.iter().chain(&rooms).map(String::as_str).chain(["tools/new.sh"]) {
+    let others = ["src/stage/template.rs", "src/stage/mod.rs", "tools/new.sh"];
+    for file in templates.iter().chain(&rooms).map(String::as_str).chain(others) {
         fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
         fs::copy(root.join(file), folder.path().join(file)).unwrap();
     }
@@ -25,28 +26,31 @@ fn new(folder: &TempDir, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_new_method_or_metric_is_a_file_and_its_line_in_the_list() {
+fn a_new_method_metric_or_stage_is_a_file_and_its_line_in_the_list() {
     for (kind, last, line) in [
         ("recovery", "mod sums;", "two_steps::ENTRY"),
         ("criterion", "mod sleb;", "two_steps::ENTRY"),
         ("metric", "mod symmetric;", "&two_steps::ENTRY"),
+        ("stage", "pub mod trial;", "two_steps::STAGE"),
     ] {
         let folder = checkout();
-        let room = folder.path().join("crates/core/src").join(kind);
+        let room = folder.path().join(if kind == "stage" { "src" } else { "crates/core/src" }).join(kind);
         let before = fs::read_to_string(room.join("mod.rs")).unwrap();
         let made = new(&folder, &[kind, "two-steps"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let file = fs::read_to_string(room.join("two_steps.rs")).unwrap();
         let own: &[&str] = match kind {
             "metric" => &["name: \"two_steps\""],
+            "stage" => &["ObjectKind::new(\"two-steps\", 1)"],
             _ => &["const NAME: &str = \"two-steps\"", "struct TwoSteps"],
         };
         assert!(own.iter().all(|words| file.contains(words)), "{file}");
         assert!(!["my-", "my_", "MyR", "MyC"].iter().any(|word| file.contains(word)), "{file}");
         let after = fs::read_to_string(room.join("mod.rs")).unwrap();
-        let (module, entry) = (format!("{last}\nmod two_steps;\n"), format!("    {line},\n];\n"));
+        let declared = if kind == "stage" { "pub mod two_steps;\n" } else { "mod two_steps;\n" };
+        let (module, entry) = (format!("{last}\n{declared}"), format!("    {line},\n];\n"));
         assert!(after.contains(&module) && after.contains(&entry), "{after}");
-        assert_eq!(after.replace("mod two_steps;\n", "").replace(&format!("    {line},\n"), ""), before);
+        assert_eq!(after.replace(declared, "").replace(&format!("    {line},\n"), ""), before);
     }
 }
 
@@ -60,6 +64,7 @@ fn what_is_there_already_and_what_is_no_name_is_refused() {
         &["recovery", "Two"],
         &["recovery", "../x"],
         &["recovery", "match"],
+        &["stage", "tokens"],
         &["engine", "x"],
         &[],
     ] {

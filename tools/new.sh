@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# A method or a metric to begin with, registered: `tools/new.sh recovery my-method`, `tools/new.sh metric my-number`.
+# A method, a metric or a stage to begin with, registered: `tools/new.sh recovery my-method`, `tools/new.sh stage my-object`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 kind=${1:-} name=${2:-}
-room=crates/core/src/$kind
-[[ $kind =~ ^(recovery|criterion|metric)$ && $name =~ ^[a-z][a-z0-9]*(-[a-z0-9]+)*$ ]] || {
-    echo "usage: tools/new.sh recovery|criterion|metric NAME, with a NAME of small letters, digits and dashes" >&2
+room=crates/core/src/$kind template=crates/core/templates/$kind.rs list=ENTRIES
+[ "$kind" = stage ] && room=src/stage template=src/stage/template.rs list=STAGES
+[[ $kind =~ ^(recovery|criterion|metric|stage)$ && $name =~ ^[a-z][a-z0-9]*(-[a-z0-9]+)*$ ]] || {
+    echo "usage: tools/new.sh recovery|criterion|metric|stage NAME, with a NAME of small letters, digits and dashes" >&2
     exit 2
 }
 module=${name//-/_}
@@ -16,21 +17,23 @@ if grep -qwE "as|async|await|break|const|continue|crate|dyn|else|enum|extern|fn|
     exit 2
 fi
 type=$(sed -E 's/(^|-)([a-z])/\u\2/g; s/-//g' <<<"$name")
-[[ ! -e $file && ! -d $room/$module ]] && ! grep -q "^mod $module;" "$room/mod.rs" || {
+[[ ! -e $file && ! -d $room/$module ]] && ! grep -qE "^(pub(\(crate\))? )?mod $module;" "$room/mod.rs" || {
     echo "$file: there is a module of that name" >&2
     exit 2
 }
 words=$(sed 's/-/ /g; s/\b[a-z]/\u&/g' <<<"$name")
-sed "s/My${kind^}/$type/g; s/my-$kind/$name/g; s/my_$kind/$module/g; s/My ${kind^}/$words/g" "crates/core/templates/$kind.rs" >"$file"
-[ "$kind" = metric ] && line="\\&$module::ENTRY" || line="$module::ENTRY"
+sed "s/My${kind^}/$type/g; s/my-$kind/$name/g; s/my_$kind/$module/g; s/My ${kind^}/$words/g" "$template" >"$file"
+declared="mod $module;" line="$module::ENTRY"
+[ "$kind" = metric ] && line="\\&$line"
+[ "$kind" = stage ] && declared="pub mod $module;" line="$module::STAGE"
 # The module among the others, its line last in the list.
-last=$(grep -nE '^mod [a-z0-9_]+;' "$room/mod.rs" | grep -v ' template;' | tail -n 1 | cut -d: -f1)
+last=$(grep -nE '^(pub(\(crate\))? )?mod [a-z0-9_]+;' "$room/mod.rs" | grep -v ' template;' | tail -n 1 | cut -d: -f1)
 {
     sed -n "1,${last}p" "$room/mod.rs"
-    echo "mod $module;"
+    echo "$declared"
     sed -n "$((last + 1)),\$p" "$room/mod.rs"
-} | sed "/ ENTRIES: /,/^];/ s/^];/    $line,\n];/" >"$room/mod.rs.new"
+} | sed "/ $list: /,/^];/ s/^];/    $line,\n];/" >"$room/mod.rs.new"
 mv "$room/mod.rs.new" "$room/mod.rs"
 cargo fmt >/dev/null 2>&1 || true
-echo "$file: write it there; it is the last line of ENTRIES in $room/mod.rs"
-echo "then: cargo run --release -- schema > experiments/grid.schema.json"
+echo "$file: write it there; it is the last line of $list in $room/mod.rs"
+[ "$kind" = stage ] || echo "then: cargo run --release -- schema > experiments/grid.schema.json"

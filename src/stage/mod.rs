@@ -14,6 +14,8 @@ pub(crate) mod program;
 pub mod scores;
 pub mod selection;
 pub mod teacher;
+#[cfg(test)]
+pub mod template;
 pub mod tokens;
 pub mod trial;
 
