@@ -1,0 +1,78 @@
+//! Greedy generation against transformers' own, in f32, token for token: the embedded backbones, a real one where it lies
+//! beside the checkout, and small random models of other architectures.
+//!
+//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has transformers. `.ci/run` makes one.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{checkout, fixture, shared};
+use ghostlab_core::error::Result;
+use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
+use ghostlab_core::model::{Decoder, Engine, Program};
+use serde::Deserialize;
+
+/// As the script writes it.
+#[derive(Deserialize)]
+struct Golden {
+    prompt: Vec<u32>,
+    new: Vec<u32>,
+    margins: Vec<f64>,
+}
+
+/// Two logits that are nearer to each other, as rounding of f32 in another order may put either first.
+const TIE: f64 = 1e-4;
+const NEW: usize = 24;
+
+/// No text is looked at.
+struct Ids;
+
+impl Detokenizer for Ids {
+    fn text(&self, _: &[u32], _: bool) -> Result<String> {
+        Ok(String::new())
+    }
+}
+
+#[test]
+fn greedy_tokens_are_those_of_transformers_at_every_batch() {
+    let python = match std::env::var_os("GHOSTLAB_PYTHON") {
+        Some(path) if path != "skip" => PathBuf::from(path),
+        _ => return println!("skipped: GHOSTLAB_PYTHON names no interpreter with transformers"),
+    };
+    let tiny = ["llama", "qwen3", "olmo2"].map(|name| checkout().join("data/tiny").join(name));
+    let random = ["llama-gqa", "llama3-rope", "mistral", "qwen2"].map(|name| fixture(&format!("arch/{name}")));
+    let mut folders: Vec<PathBuf> = tiny.into_iter().chain(random).collect();
+    folders.extend(shared("real/backbone"));
+    let out = tempfile::tempdir().unwrap();
+    let script = checkout().join("tools/golden_generation.py");
+    let made = Command::new(python).arg(script).arg(out.path()).args(&folders).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for (index, folder) in folders.iter().enumerate() {
+        let text = std::fs::read(out.path().join(format!("{index}.json"))).unwrap();
+        let golden: Vec<Golden> = serde_json::from_slice(&text).unwrap();
+        let prompt = |(at, of): (usize, &Golden)| Prompt { identity: at.to_string(), ids: of.prompt.clone() };
+        let prompts: Vec<Prompt> = golden.iter().enumerate().map(prompt).collect();
+        let engine = Decoder::load(folder).unwrap();
+        let program = [Program::dense(engine.config().layers)];
+        let (mut tokens, mut ties) = (0, 0);
+        for batch in [1, 7, 64] {
+            let settings = Settings { batch, ..Settings::greedy(NEW, 200) };
+            let ours = generate(&engine, &program, &prompts, &settings, &Ids, &mut ()).unwrap();
+            for (at, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
+                // Behind a tie the texts are two.
+                let tie = golden.margins.iter().position(|margin| *margin < TIE);
+                let sure = tie.unwrap_or(NEW);
+                ties += usize::from(tie.is_some());
+                tokens += sure;
+                assert_eq!(ours[0].ids[..sure], golden.new[..sure], "{}, prompt {at}, batch {batch}", folder.display());
+            }
+        }
+        println!("{}: {tokens} tokens compared, {ties} prompts up to a tie", folder.display());
+        // Ties are rare, or this compares nothing.
+        assert!(tokens * 10 >= 9 * 3 * golden.len() * NEW, "{}: {tokens}", folder.display());
+    }
+}
