@@ -218,7 +218,7 @@ impl Reporter for Progress {
             // Bars and lines show jobs; cells are shown by `status`, by `--events`, and where more is wanted.
             Event::Scored { cell, on, value } => state.screen.detail(&format!("{cell} on {on}: {value}")),
             Event::Complete { cell, complete } => {
-                state.screen.detail(&format!("{cell} is complete, number {complete}"))
+                state.screen.detail(&format!("{cell} is complete, number {complete}"));
             }
             Event::Kept | Event::WorkDone { .. } => {}
             Event::Ended { .. } => state.screen.clear(),

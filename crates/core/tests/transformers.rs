@@ -13,7 +13,7 @@ use std::process::Command;
 use common::{checkout, fixture, shared};
 use ghostlab_core::error::Result;
 use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
-use ghostlab_core::model::{Decoder, Engine, Program};
+use ghostlab_core::model::{Decoder, Program};
 use serde::Deserialize;
 
 /// As the script writes it.
