@@ -2,6 +2,8 @@
 
 use ghostlab_core::corpus::PythonRandom;
 use ghostlab_core::error::{Error, Result};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use crate::edits::ter;
 use crate::translation::{bleu, chrf};
@@ -159,16 +161,18 @@ impl Aggregation {
             Self::WeightedPerplexity | Self::BitsPerByte | Self::WeightedF1 | Self::Brier => return Ok(None),
         };
         let chunk = draws.min(1000);
-        let mut scores = Vec::with_capacity(draws);
-        for seed in 0..draws / chunk {
+        let sample = |seed: usize| {
             let mut random = PythonRandom::new(seed as u64);
-            for _ in 0..chunk {
-                let drawn: Vec<&Item> =
-                    (0..items.len()).map(|_| &items[(random.random() * items.len() as f64) as usize]).collect();
-                scores.push(self.of(&drawn)?);
-            }
-        }
-        Ok(Some(deviation(&scores)))
+            let mut drawn: Vec<&Item> = Vec::with_capacity(items.len());
+            let mut score = |_| {
+                drawn.clear();
+                drawn.extend((0..items.len()).map(|_| &items[(random.random() * items.len() as f64) as usize]));
+                self.of(&drawn)
+            };
+            (0..chunk).map(&mut score).collect::<Result<Vec<f64>>>()
+        };
+        let scores: Vec<Vec<f64>> = (0..draws / chunk).into_par_iter().map(sample).collect::<Result<_>>()?;
+        Ok(Some(deviation(&scores.concat())))
     }
 }
 
@@ -265,7 +269,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
 }
 
 /// How a group's score is made of its tasks'.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupMetric {
     /// The metric of the tasks.
     pub metric: String,

@@ -3,6 +3,7 @@
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::aggregate::Aggregation;
+use crate::content;
 use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
@@ -102,6 +103,8 @@ pub struct Definition {
     pub metrics: Vec<Metric>,
     /// Where the definition stands.
     pub place: Place,
+    /// All that it says.
+    pub(crate) source: Value,
 }
 
 /// Keys that change neither prompts nor scores.
@@ -139,6 +142,29 @@ const KEYS: [&str; 25] = [
 ];
 
 impl Definition {
+    /// How many examples stand before a question where so many are asked for: one that says 0 keeps it.
+    pub fn shots(&self, asked: Option<usize>) -> usize {
+        match self.shots {
+            Some(0) => 0,
+            own => asked.or(own).unwrap_or(0),
+        }
+    }
+
+    /// The split that is evaluated.
+    pub fn evaluated(&self) -> &str {
+        self.test.as_deref().or(self.validation.as_deref()).unwrap_or_default()
+    }
+
+    /// The split that examples are from; none where they stand in the definition.
+    pub fn exampled(&self) -> Option<&str> {
+        let Examples { split, samples, .. } = &self.examples;
+        match (split, samples) {
+            (Some(split), _) => Some(split),
+            (None, Some(_)) => None,
+            (None, None) => self.training.as_deref().or(self.validation.as_deref()).or(self.test.as_deref()),
+        }
+    }
+
     /// Reads a definition with its includes resolved.
     ///
     /// # Errors
@@ -293,6 +319,7 @@ impl Reader<'_> {
             }
         };
         let version = self.node.get("metadata").and_then(|node| node.get("version"));
+        let keep_rows = self.keep_rows()?;
         let mut definition = Definition {
             alias: self.text("task_alias")?.unwrap_or_else(|| name.clone()),
             name,
@@ -301,7 +328,8 @@ impl Reader<'_> {
             training: self.text("training_split")?,
             validation,
             test,
-            keep_rows: self.keep_rows()?,
+            source: content::source(self.node, &keep_rows)?,
+            keep_rows,
             output,
             description: self
                 .field("description")?

@@ -9,11 +9,12 @@
 //! | [`value`], [`literal`], [`yaml`], [`pattern`] | Python's values, its literals, its YAML, its regular expressions |
 //! | `exchange`, `method`, [`template`] | Jinja as Python prints it |
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
-//! | [`equivalent`], [`definition`], [`library`] | a definition with every key checked; files, groups and tags |
-//! | [`rows`], [`document`], [`shots`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
+//! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, what it is; files, groups and tags |
+//! | `parquet`, [`rows`], [`document`], [`shots`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
 
 pub mod aggregate;
 pub mod chat;
+mod content;
 pub mod definition;
 pub mod document;
 pub mod edits;
@@ -24,6 +25,7 @@ pub mod library;
 pub mod literal;
 mod method;
 pub mod metric;
+mod parquet;
 pub mod pattern;
 pub mod prompt;
 pub mod results;
@@ -39,6 +41,6 @@ pub use chat::ChatTemplate;
 pub use definition::Definition;
 pub use library::{Group, Library, Selection};
 pub use results::Answer;
-pub use rows::Rows;
+pub use rows::{FileRows, Rows};
 pub use task::{Ask, Request, Setting, Task};
 pub use value::Value;

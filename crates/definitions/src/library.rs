@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ghostlab_core::error::{Error, Result, nearest};
+use serde::{Deserialize, Serialize};
 
 use crate::aggregate::GroupMetric;
 use crate::definition::Definition;
@@ -35,7 +36,7 @@ pub struct Library {
 }
 
 /// A group with all tasks in it, those of groups in it too.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     /// Its name; a group written inside of another is `outer::inner`.
     pub name: String,

@@ -35,6 +35,15 @@ pub struct Score {
     pub documents: usize,
 }
 
+/// A score with what each document came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// The score.
+    pub score: Score,
+    /// What the metric noted of each document.
+    pub items: Vec<Item>,
+}
+
 /// Scores of a task: every metric of every pipeline. `draws` is how many samples a standard error is drawn from
 /// ([`DRAWS`](crate::aggregate::DRAWS) in the harness).
 ///
@@ -46,21 +55,32 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
             .expected(requests.len().to_string())
             .found(answers.len().to_string()));
     }
+    let mut rest = answers;
+    let of_document = |requests: &[Request]| {
+        let (own, later) = rest.split_at(requests.len());
+        rest = later;
+        own.to_vec()
+    };
+    let documents: Vec<Vec<Answer>> = requests.chunk_by(|a, b| a.document == b.document).map(of_document).collect();
+    Ok(judged(task, &documents, draws)?.into_iter().map(|of| of.score).collect())
+}
+
+/// The same with what each document came to, of the answers to each document's requests in its order: the one place where
+/// answers are filtered, measured and aggregated.
+///
+/// # Errors
+/// As of [`scores`].
+pub fn judged(task: &Task, documents: &[Vec<Answer>], draws: usize) -> Result<Vec<Judged>> {
     let of = &task.definition;
-    let mut scores = Vec::new();
+    let mut all = Vec::new();
     for pipeline in &of.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); of.metrics.len()];
-        let mut from = 0;
-        while from < requests.len() {
-            let at = requests[from].document;
-            let count = requests[from..].iter().take_while(|request| request.document == at).count();
-            let own = &answers[from..from + count];
-            from += count;
+        for (at, own) in documents.iter().enumerate() {
             let place = |error: Error| error.at(format!("task {}, document {}", of.name, at + 1));
-            let document = task.documents.get(at).ok_or_else(|| Error::bad_input("a request is of no document"))?;
+            let document = task.documents.get(at).ok_or_else(|| Error::bad_input("an answer is of no document"))?;
             let noted = match of.output {
                 Output::Generate => {
-                    let [Answer::Texts(texts)] = own else { return Err(place(unlike(own))) };
+                    let [Answer::Texts(texts)] = &own[..] else { return Err(place(unlike(own))) };
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
                     let result = pipeline.apply(texts, document).map_err(place)?;
                     generated(task, document, &result).map_err(place)?
@@ -71,18 +91,19 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
                 all.push(one);
             }
         }
-        for (metric, items) in of.metrics.iter().zip(&items) {
+        for (metric, items) in of.metrics.iter().zip(items) {
             let name = |error: Error| error.at(format!("task {}, metric {}", of.name, metric.kind.name()));
-            scores.push(Score {
+            let score = Score {
                 metric: metric.kind.name().to_owned(),
                 filter: pipeline.name.clone(),
-                score: metric.aggregation.score(items).map_err(name)?,
-                error: metric.aggregation.error(items, draws).map_err(name)?,
+                score: metric.aggregation.score(&items).map_err(name)?,
+                error: metric.aggregation.error(&items, draws).map_err(name)?,
                 documents: items.len(),
-            });
+            };
+            all.push(Judged { score, items });
         }
     }
-    Ok(scores)
+    Ok(all)
 }
 
 /// Scores of a group of its tasks' scores, by their names; a task without a metric is left out of it.

@@ -93,8 +93,17 @@ impl Task {
     /// # Errors
     /// When there are none, or the first has not what the definition needs.
     pub fn new(definition: Definition, rows: &dyn Rows) -> Result<Self> {
-        let split = definition.test.as_ref().or(definition.validation.as_ref()).cloned().unwrap_or_default();
-        let documents = kept(&definition, rows, &split)?;
+        let documents = kept(&definition, rows, definition.evaluated())?;
+        Self::with_documents(definition, documents)
+    }
+
+    /// The same of documents that were read before: those of the evaluated split that the definition keeps, or the first
+    /// ones.
+    ///
+    /// # Errors
+    /// As of [`Task::new`].
+    pub fn with_documents(definition: Definition, documents: Vec<Value>) -> Result<Self> {
+        let split = definition.evaluated();
         let place = |error: Error| error.at(format!("task {}, document 1", definition.name));
         let Some(first) = documents.first() else {
             return Err(
@@ -130,10 +139,7 @@ impl Task {
     /// When a document has not what the definition needs, examples are too few, or the chat template fails.
     pub fn requests(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<Vec<Request>> {
         let of = &self.definition;
-        let shots = match of.shots {
-            Some(0) => 0,
-            own => setting.shots.or(own).unwrap_or(0),
-        };
+        let shots = of.shots(setting.shots);
         let mut pool =
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
         let limit = setting.limit.filter(|limit| *limit > 0).unwrap_or(usize::MAX);
@@ -155,13 +161,9 @@ impl Task {
     /// The examples to draw from.
     fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let of = &self.definition;
-        match (&of.examples.split, &of.examples.samples) {
+        match (of.exampled(), &of.examples.samples) {
             (Some(split), _) => kept(of, rows, split),
-            (None, Some(samples)) => Ok(samples.clone()),
-            (None, None) => {
-                let split = of.training.as_ref().or(of.validation.as_ref()).or(of.test.as_ref());
-                kept(of, rows, split.map_or("", |split| split))
-            }
+            (None, samples) => Ok(samples.clone().unwrap_or_default()),
         }
     }
 

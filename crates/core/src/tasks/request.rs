@@ -114,6 +114,59 @@ pub fn requests(items: &Items, encoder: &impl Encoder, bos: Bos, max_length: usi
     Ok(all)
 }
 
+/// A continuation behind a context, as the model gets them: see [`Request`] for its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokenised {
+    pub input_ids: Vec<u32>,
+    pub continuation_ids: Vec<u32>,
+    pub truncated_left: usize,
+}
+
+/// Context and continuation as token ids; contexts that were met before are in `known`.
+///
+/// # Errors
+/// As [`requests`], but for the place.
+pub fn continuation(
+    texts: (&str, &str),
+    encoder: &impl Encoder,
+    bos: Bos,
+    max_length: usize,
+    known: &mut HashMap<String, Vec<u32>>,
+) -> Result<Tokenised> {
+    let (context, continuation) = texts;
+    let coder = Coder { encoder, bos, max_length };
+    let (context_ids, continuation_ids) = coder.pair(context, continuation, known)?;
+    coder.cut((context, continuation), &context_ids, continuation_ids)
+}
+
+/// A whole text in windows, each of whose tokens is predicted once: the first behind the prefix token, later ones behind
+/// the last token of the window before; the last, short one keeps as much of the text before it as fits. The harness' BOS
+/// that a tokenizer adds is predicted too.
+///
+/// # Errors
+/// A text without tokens, or a tokenizer without a token that stands for an empty context.
+pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) -> Result<Vec<Tokenised>> {
+    let coder = Coder { encoder, bos, max_length };
+    let ids = coder.encode(text)?;
+    let prefix = coder.prefix()?.id;
+    if ids.is_empty() || max_length == 0 {
+        return Err(Error::bad_input("the text has no tokens to score").found(format!("{text:?}")));
+    }
+    let mut windows = Vec::new();
+    let mut from = 0;
+    while from < ids.len() {
+        let to = (from + max_length).min(ids.len());
+        // What the window sees before its first prediction: one token, and in a short one as many as the window has room for.
+        let input_ids = match from {
+            0 => [&[prefix], &ids[..to - 1]].concat(),
+            _ => ids[to - 1 - max_length.min(to - 1)..to - 1].to_vec(),
+        };
+        windows.push(Tokenised { input_ids, continuation_ids: ids[from..to].to_vec(), truncated_left: 0 });
+        from = to;
+    }
+    Ok(windows)
+}
+
 struct Coder<'a, E> {
     encoder: &'a E,
     bos: Bos,
@@ -162,17 +215,21 @@ impl<E: Encoder> Coder<'_, E> {
 
     /// An empty context is the prefix token; a continuation that begins with this token gives it away.
     fn unconditional(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
-        let prefix = self.encoder.prefix().ok_or_else(|| {
-            Error::bad_input("an empty context needs a token that stands for it")
-                .expected("a tokenizer with a BOS or an EOS token")
-                .found("neither")
-        })?;
+        let prefix = self.prefix()?;
         let mut ids = self.encoder.encode(continuation, false)?;
         if ids.first() == Some(&prefix.id) {
             let rest = ids.split_off(1);
             return Ok((ids, rest));
         }
         Ok((vec![prefix.id], ids))
+    }
+
+    fn prefix(&self) -> Result<&Prefix> {
+        self.encoder.prefix().ok_or_else(|| {
+            Error::bad_input("an empty context needs a token that stands for it")
+                .expected("a tokenizer with a BOS or an EOS token")
+                .found("neither")
+        })
     }
 
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
@@ -196,27 +253,8 @@ impl<E: Encoder> Coder<'_, E> {
         context_ids: Vec<u32>,
         continuation_ids: Vec<u32>,
     ) -> Result<Request> {
-        if context_ids.is_empty() {
-            return Err(Error::bad_input("the context has no tokens")
-                .expected("at least one token before the continuation")
-                .found(format!("the context {:?}", choice.context)));
-        }
-        if continuation_ids.is_empty() {
-            return Err(Error::bad_input("the continuation has no tokens")
-                .expected("at least one token to score")
-                .found(format!("the continuation {:?}", choice.continuation)));
-        }
-        if continuation_ids.len() > self.max_length {
-            return Err(Error::bad_input("the continuation is longer than what the model can see")
-                .expected(format!("at most {} tokens", self.max_length))
-                .found(format!("{} tokens", continuation_ids.len())));
-        }
-        let mut input_ids = [context_ids.as_slice(), continuation_ids.as_slice()].concat();
-        // Whatever is first goes first, a BOS token too.
-        let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
-        input_ids.drain(..truncated_left);
-        // Nothing is scored after the last id, so the model need not see it.
-        input_ids.pop();
+        let Tokenised { input_ids, continuation_ids, truncated_left } =
+            self.cut((&choice.context, &choice.continuation), &context_ids, continuation_ids)?;
         Ok(Request {
             document,
             choice: index,
@@ -227,6 +265,32 @@ impl<E: Encoder> Coder<'_, E> {
             input_ids,
             truncated_left,
         })
+    }
+
+    /// The ids as the model sees them; `texts` are context and continuation, for messages.
+    fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<Tokenised> {
+        if context_ids.is_empty() {
+            return Err(Error::bad_input("the context has no tokens")
+                .expected("at least one token before the continuation")
+                .found(format!("the context {:?}", texts.0)));
+        }
+        if continuation_ids.is_empty() {
+            return Err(Error::bad_input("the continuation has no tokens")
+                .expected("at least one token to score")
+                .found(format!("the continuation {:?}", texts.1)));
+        }
+        if continuation_ids.len() > self.max_length {
+            return Err(Error::bad_input("the continuation is longer than what the model can see")
+                .expected(format!("at most {} tokens", self.max_length))
+                .found(format!("{} tokens", continuation_ids.len())));
+        }
+        let mut input_ids = [context_ids, continuation_ids.as_slice()].concat();
+        // Whatever is first goes first, a BOS token too.
+        let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
+        input_ids.drain(..truncated_left);
+        // Nothing is scored after the last id, so the model need not see it.
+        input_ids.pop();
+        Ok(Tokenised { input_ids, continuation_ids, truncated_left })
     }
 }
 

@@ -62,61 +62,79 @@ impl Split {
     }
 
     fn within(self, folder: &Path) -> Result<Vec<PathBuf>> {
-        let io = |error| Error::io("read", folder, &error);
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(folder).map_err(io)? {
-            names.push(entry.map_err(io)?.file_name().to_string_lossy().into_owned());
-        }
-        // The system lists a folder in any order.
-        names.sort();
-        let mut found: Vec<(String, SplitPart)> = Vec::new();
-        for name in &names {
-            if let Some(part) = self.part(name) {
-                found.push((name.clone(), part));
-            }
-        }
-        let list = |names: &mut dyn Iterator<Item = &String>| {
-            let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-            if names.is_empty() { "no files".to_owned() } else { names.join(", ") }
-        };
+        let names = listed(folder)?;
         let word = self.words()[0];
-        let Some((_, first)) = found.first() else {
-            return Err(bad(format!("the folder has no {word} split"), folder)
+        files_named(folder, &names, self.words())?.ok_or_else(|| {
+            bad(format!("the folder has no {word} split"), folder)
                 .expected(format!("a file such as `{word}.jsonl` or `{word}-00000-of-00001.parquet`"))
-                .found(list(&mut names.iter())));
-        };
-        let shards = match first {
-            SplitPart::Whole => 1,
-            SplitPart::Shard { count, .. } => *count,
-        };
-        let in_order = found.iter().enumerate().all(|(index, (_, part))| match part {
-            SplitPart::Whole => true,
-            SplitPart::Shard { number, count } => *number == index && *count == shards,
-        });
-        let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
-        if found.len() != shards || mixed || !in_order {
-            return Err(bad(format!("the folder does not hold the {word} split once"), folder)
-                .expected(format!("one file `{word}.…`, or each of the shards `{word}-…-of-….…` once"))
-                .found(list(&mut found.iter().map(|(name, _)| name))));
-        }
-        Ok(found.into_iter().map(|(name, _)| folder.join(name)).collect())
+                .found(list(&mut names.iter()))
+        })
     }
+}
 
-    /// What a file of this name holds of the split, if anything.
-    fn part(self, name: &str) -> Option<SplitPart> {
-        let name = name.to_lowercase();
-        // No ending is the end of another, so the first that fits is the right one.
-        let stem = TABLES.iter().find_map(|(ending, _)| name.strip_suffix(ending))?;
-        let rest = self
-            .words()
-            .iter()
-            .find_map(|word| stem.strip_prefix(word).filter(|rest| rest.is_empty() || rest.starts_with('-')))?;
-        if rest.is_empty() {
-            return Some(SplitPart::Whole);
-        }
-        let (number, count) = rest.strip_prefix('-')?.split_once("-of-")?;
-        Some(SplitPart::Shard { number: number.parse().ok()?, count: count.parse().ok()? })
+/// The files of a folder that hold a split of any name, in order; none where it has none.
+///
+/// # Errors
+/// A folder that cannot be listed, or that has the split twice or not wholly.
+pub fn split_files(folder: &Path, word: &str) -> Result<Option<Vec<PathBuf>>> {
+    files_named(folder, &listed(folder)?, &[&word.to_lowercase()])
+}
+
+/// Names of a folder's entries, sorted: the system lists them in any order.
+fn listed(folder: &Path) -> Result<Vec<String>> {
+    let io = |error| Error::io("read", folder, &error);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        names.push(entry.map_err(io)?.file_name().to_string_lossy().into_owned());
     }
+    names.sort();
+    Ok(names)
+}
+
+fn list(names: &mut dyn Iterator<Item = &String>) -> String {
+    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    if names.is_empty() { "no files".to_owned() } else { names.join(", ") }
+}
+
+fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option<Vec<PathBuf>>> {
+    let mut found: Vec<(&String, SplitPart)> = Vec::new();
+    for name in names {
+        if let Some(part) = part(name, words) {
+            found.push((name, part));
+        }
+    }
+    let Some((_, first)) = found.first() else { return Ok(None) };
+    let shards = match first {
+        SplitPart::Whole => 1,
+        SplitPart::Shard { count, .. } => *count,
+    };
+    let in_order = found.iter().enumerate().all(|(index, (_, part))| match part {
+        SplitPart::Whole => true,
+        SplitPart::Shard { number, count } => *number == index && *count == shards,
+    });
+    let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
+    if found.len() != shards || mixed || !in_order {
+        let word = words.first().unwrap_or(&"");
+        return Err(bad(format!("the folder does not hold the {word} split once"), folder)
+            .expected(format!("one file `{word}.…`, or each of the shards `{word}-…-of-….…` once"))
+            .found(list(&mut found.iter().map(|(name, _)| *name))));
+    }
+    Ok(Some(found.into_iter().map(|(name, _)| folder.join(name)).collect()))
+}
+
+/// What a file of this name holds of the split that is called so, if anything.
+fn part(name: &str, words: &[&str]) -> Option<SplitPart> {
+    let name = name.to_lowercase();
+    // No ending is the end of another, so the first that fits is the right one.
+    let stem = TABLES.iter().find_map(|(ending, _)| name.strip_suffix(ending))?;
+    let rest = words
+        .iter()
+        .find_map(|word| stem.strip_prefix(word).filter(|rest| rest.is_empty() || rest.starts_with('-')))?;
+    if rest.is_empty() {
+        return Some(SplitPart::Whole);
+    }
+    let (number, count) = rest.strip_prefix('-')?.split_once("-of-")?;
+    Some(SplitPart::Shard { number: number.parse().ok()?, count: count.parse().ok()? })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,166 @@
+//! What a definition is, whatever it is called and wherever it stands: what its requests are made by, and what answers are
+//! judged by.
+
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize, Serializer};
+
+use ghostlab_core::error::{Error, Result};
+
+use crate::definition::Definition;
+use crate::equivalent;
+use crate::literal::literal;
+use crate::metric::Kind;
+use crate::value::Value;
+use crate::yaml::{Node, Place, Tree};
+
+/// Keys that neither a request nor a score depends on: names, and where rows lie. How many examples are shown is asked for.
+const NAMES: [&str; 14] = [
+    "task",
+    "task_alias",
+    "tag",
+    "group",
+    "task_list",
+    "metadata",
+    "should_decontaminate",
+    "doc_to_decontamination_query",
+    "dataset_path",
+    "dataset_name",
+    "dataset_kwargs",
+    "unsafe_code",
+    "num_fewshot",
+    "repeats",
+];
+/// Keys by which answers become scores.
+const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
+
+/// All that a node says, hooks that are no more than one of our keys as that key, and `kept` as `keep_rows`.
+pub(crate) fn source(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
+    let mut pairs = Vec::new();
+    for (key, node) in node.pairs() {
+        match key.as_text() {
+            Some("process_docs" | "keep_rows") => {}
+            Some("metric_list") => pairs.push((key.clone(), metrics(node)?)),
+            _ => pairs.push((key.clone(), node.plain()?)),
+        }
+    }
+    if !kept.is_empty() {
+        let columns = kept.iter().map(|(column, values)| (Value::from(&**column), Value::List(values.clone())));
+        pairs.push((Value::from("keep_rows"), Value::Map(columns.collect())));
+    }
+    Ok(Value::Map(pairs))
+}
+
+fn metrics(node: &Node) -> Result<Value> {
+    let Tree::List(items) = &node.tree else { return node.plain() };
+    let item = |item: &Node| {
+        let pairs = item.pairs().iter().map(|(key, value)| {
+            let same = matches!(&value.tree, Tree::Hook(hook) if equivalent::is_weighted_f1(hook, &value.place));
+            Ok((key.clone(), if same { Value::from("weighted_f1") } else { value.plain()? }))
+        });
+        Ok(Value::Map(pairs.collect::<Result<_>>()?))
+    };
+    Ok(Value::List(items.iter().map(item).collect::<Result<_>>()?))
+}
+
+impl Definition {
+    /// The keys that requests are made by, as a literal of Python: equal for definitions that ask alike.
+    pub fn asks(&self) -> String {
+        let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
+        let mut all = self.part(|key| !NAMES.contains(&key) && !JUDGES.contains(&key));
+        all.set("repeats", Value::Int(i64::try_from(self.repeats).unwrap_or(i64::MAX)));
+        if bare {
+            all.set("acc_mutual_info", Value::Bool(true));
+        }
+        all.repr()
+    }
+
+    /// The keys that answers are judged by.
+    pub fn judges(&self) -> String {
+        self.part(|key| JUDGES.contains(&key)).repr()
+    }
+
+    /// In an order of its own: that of keys means nothing.
+    fn part(&self, keep: impl Fn(&str) -> bool) -> Value {
+        let Value::Map(pairs) = &self.source else { return Value::None };
+        let mut pairs: Vec<(Value, Value)> =
+            pairs.iter().filter(|(key, value)| key.as_text().is_some_and(&keep) && *value != Value::None).cloned().collect();
+        pairs.sort_by_key(|(key, _)| key.text());
+        Value::Map(pairs)
+    }
+}
+
+impl PartialEq for Definition {
+    /// Definitions that say the same, wherever they stand.
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    file: String,
+    line: usize,
+    /// A literal of Python: JSON has no keys that are numbers.
+    says: String,
+}
+
+impl Serialize for Definition {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Place { file, line } = &self.place;
+        Written { file: file.to_string(), line: *line, says: self.source.repr() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Definition {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let Written { file, line, says } = Written::deserialize(deserializer)?;
+        let place = Place { file: file.as_str().into(), line };
+        let value = literal(&says).ok_or_else(|| Error::bad_input("this is no definition").at(place.to_string()));
+        let read = value.and_then(|value| Self::read(&node(value, &place)));
+        read.map_err(|error| de::Error::custom(error.one_line()))
+    }
+}
+
+fn node(value: Value, place: &Place) -> Node {
+    let tree = match value {
+        Value::List(items) => Tree::List(items.into_iter().map(|item| node(item, place)).collect()),
+        Value::Map(pairs) => Tree::Map(pairs.into_iter().map(|(key, value)| (key, node(value, place))).collect()),
+        other => Tree::Scalar(other),
+    };
+    Node { tree, place: place.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yaml::parse;
+
+    fn read(text: &str) -> Definition {
+        Definition::read(&parse(text, "a.yaml").unwrap()).unwrap()
+    }
+
+    const TEXT: &str = "task: t\ndataset_path: d\ntest_split: test\noutput_type: multiple_choice\n\
+        doc_to_text: \"{{q}}\\n'\\\"\"\ndoc_to_target: 0\ndoc_to_choice: {0: a, 1: b}\nkeep_rows: {s: [1, x]}\n";
+
+    #[test]
+    fn a_definition_is_read_back_from_what_it_says() {
+        let one = read(TEXT);
+        let again: Definition = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
+        assert_eq!((again.asks(), again.judges(), again.place.to_string()), (one.asks(), one.judges(), "a.yaml:1".into()));
+        assert_eq!(one, again);
+        assert_eq!(again.keep_rows, one.keep_rows);
+    }
+
+    #[test]
+    fn names_and_metrics_ask_for_nothing_else_and_texts_do() {
+        let one = read(TEXT);
+        for other in ["task_alias: other\n", "metric_list: [{metric: acc}]\n", "num_fewshot: 3\n", "dataset_name: b\n"] {
+            assert_eq!(read(&format!("{TEXT}{other}")).asks(), one.asks(), "{other}");
+        }
+        for other in ["metric_list: [{metric: acc_mutual_info}]\n", "description: d\n", "target_delimiter: ''\n"] {
+            assert_ne!(read(&format!("{TEXT}{other}")).asks(), one.asks(), "{other}");
+        }
+        assert_ne!(read(&format!("{TEXT}metric_list: [{{metric: acc}}]\n")).judges(), one.judges());
+    }
+}
