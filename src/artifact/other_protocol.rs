@@ -161,6 +161,6 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
         }
         // The paper's machine: an NVIDIA A40 of 48 GB, in float16 (appendix F).
         Protocol::Latency { machine, .. } => found.push(format!("measured on {machine}, not on an NVIDIA A40 in f16")),
-        Protocol::Average { .. } | Protocol::Derived { .. } => {}
+        Protocol::Average { .. } | Protocol::Derived { .. } | Protocol::Defined { .. } => {}
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ghostlab_definitions::Answer;
+use ghostlab_definitions::results::{Judged, Score, group_scores};
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
-use crate::grid::{Cell, Latency, Perplexity, TaskUse};
+use crate::grid::{Cell, DefinitionUse, GroupUse, Latency, Perplexity, TaskUse};
 use crate::identity::{Identity, MeasureId};
 use crate::latency::LatencyResult;
 use crate::stage::operator::BoundaryResult;
@@ -24,6 +26,38 @@ pub struct TaskScores {
     /// Not part of the run's record, which would grow by megabytes.
     #[serde(skip)]
     pub answers: Answered,
+}
+
+/// A variant's scores on one task by its definition.
+#[derive(Debug, Clone, Serialize)]
+pub struct DefinedScores {
+    /// The task as the grid writes it, with its options.
+    pub label: String,
+    /// Documents of the split, and those that were scored.
+    pub original: usize,
+    pub effective: usize,
+    /// Texts whose context was cut, and documents with a likelihood that is not finite.
+    pub truncated: usize,
+    pub non_finite: usize,
+    /// Every metric of every pipeline of filters.
+    #[serde(serialize_with = "by_key")]
+    pub scores: Vec<Judged>,
+    /// To each document's requests. Not part of the run's record.
+    #[serde(skip)]
+    pub answers: Vec<Vec<Answer>>,
+}
+
+/// `acc,none` and `acc_stderr,none`, as lm-evaluation-harness has them.
+pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String, Value> {
+    let each = scores.flat_map(|of| {
+        let error = of.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
+        [(format!("{},{}", of.metric, of.filter), json!(of.score)), (format!("{}_stderr,{}", of.metric, of.filter), error)]
+    });
+    each.collect()
+}
+
+fn by_key<S: Serializer>(scores: &[Judged], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    harness_scores(scores.iter().map(|of| &of.score)).serialize(serializer)
 }
 
 /// What was measured of a cell, by what was asked. With the cell's identity the measure is what its numbers are
@@ -60,6 +94,9 @@ pub struct CellResult {
     pub texts: Vec<Measured<Perplexity, Losses>>,
     #[serde(serialize_with = "samples")]
     pub tasks: Vec<Measured<TaskUse, TaskScores>>,
+    /// Tasks by their definitions.
+    #[serde(serialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
+    pub definitions: Vec<Measured<DefinitionUse, DefinedScores>>,
     #[serde(rename = "latencies", serialize_with = "samples")]
     pub prompts: Vec<Measured<Latency, LatencyResult>>,
     /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
@@ -102,6 +139,7 @@ impl CellResult {
             boundaries: Vec::new(),
             texts: Vec::new(),
             tasks: Vec::new(),
+            definitions: Vec::new(),
             prompts: Vec::new(),
             training: Vec::new(),
             seconds: 0.0,
@@ -122,6 +160,25 @@ impl CellResult {
 
     pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, LatencyResult>> {
         self.prompts.iter().find(|of| of.asked == *asked)
+    }
+
+    pub fn defined(&self, asked: &DefinitionUse) -> Option<&Measured<DefinitionUse, DefinedScores>> {
+        self.definitions.iter().find(|of| of.asked == *asked)
+    }
+
+    /// The scores of a group; none where a task of it has none.
+    pub fn group(&self, of: &GroupUse) -> Option<Vec<Score>> {
+        let task = |name: &str| {
+            let asked = DefinitionUse { name: name.to_owned(), how: of.how.clone() };
+            let scores = &self.defined(&asked)?.sample.as_ref()?.scores;
+            Some(scores.iter().map(|of| of.score.clone()).collect::<Vec<_>>())
+        };
+        let all = of.group.tasks.iter().map(|name| task(name)).collect::<Option<Vec<_>>>()?;
+        let of_task = |name: &str| {
+            let place = of.group.tasks.iter().position(|task| task == name);
+            place.map(|place| all[place].clone()).unwrap_or_default()
+        };
+        Some(group_scores(&of.group, &of_task))
     }
 
     /// The tasks that it has scores on.
@@ -149,6 +206,9 @@ impl CellResult {
             if unanswered > 0 {
                 notes.push(format!("{unanswered} of {effective} documents of {} have no answer", scores.label));
             }
+        }
+        for of in self.definitions.iter().filter_map(|of| of.sample.as_ref()).filter(|of| of.non_finite > 0) {
+            notes.push(format!("{} of {} documents of {} have no finite score", of.non_finite, of.effective, of.label));
         }
         notes
     }

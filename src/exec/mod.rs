@@ -16,8 +16,8 @@ mod share;
 mod stored;
 mod time_left;
 
-pub use cell_result::{CellResult, MadeFrom, Measured, TaskScores};
-pub use outcome::{GridOutcome, TaskProtocol, TextProtocol, TextRead};
+pub use cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores, harness_scores};
+pub use outcome::{DefinedProtocol, GridOutcome, TaskProtocol, TextProtocol, TextRead};
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, Where, preflight};
 pub use prepare::prepare;

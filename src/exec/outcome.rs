@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cell_result::CellResult;
-use crate::grid::{Grid, Perplexity, TaskUse};
+use crate::grid::{DefinitionUse, Grid, Perplexity, TaskUse};
 use crate::metric::TextSample;
 use crate::model::EngineId;
 use crate::tasks::Task;
@@ -19,6 +19,8 @@ pub struct GridOutcome {
     pub texts: Vec<TextRead>,
     /// How each task was scored.
     pub tasks: Vec<TaskProtocol>,
+    /// How each task of a definition was.
+    pub definitions: Vec<DefinedProtocol>,
     /// What ran each backbone.
     pub engines: BTreeMap<String, EngineId>,
     /// What latencies are measured on, in words; empty where none are.
@@ -52,6 +54,11 @@ impl GridOutcome {
         self.tasks.iter().find(|of| of.used == *used)
     }
 
+    /// How a definition's task was scored; none where nothing of it is stored.
+    pub fn defined(&self, used: &DefinitionUse) -> Option<&DefinedProtocol> {
+        self.definitions.iter().find(|of| of.used == *used)
+    }
+
     /// How many cells did not fail and are not made, or not wholly.
     pub fn unmade(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
@@ -79,6 +86,16 @@ pub struct TextProtocol {
     pub all: usize,
     /// Of the text that the predicted tokens stand for.
     pub bytes: usize,
+}
+
+/// How a task of a definition was scored, whatever the variant.
+#[derive(Debug, Clone)]
+pub struct DefinedProtocol {
+    /// As the grid asks for it.
+    pub used: DefinitionUse,
+    /// Documents scored, and documents of the split.
+    pub documents: usize,
+    pub original: usize,
 }
 
 /// How a task was scored, whatever the variant.

@@ -295,6 +295,8 @@ fn items(
             }
             Ok((SampledItems::Documents(own, key.task()?.column), count))
         }
+        // Its documents are judged together.
+        (Subject::Defined(_), _) => Ok((SampledItems::Windows(Vec::new()), 0)),
         (Subject::Task(_), None) => {
             Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()))
         }

@@ -4,19 +4,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use ghostlab_definitions::Answer;
+use ghostlab_definitions::aggregate::DRAWS;
 use serde_json::Value;
 
-use super::cell_result::{CellResult, MadeFrom, Measured, TaskScores};
-use super::outcome::{GridOutcome, TaskProtocol, TextProtocol, TextRead};
+use super::cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores};
+use super::outcome::{DefinedProtocol, GridOutcome, TaskProtocol, TextProtocol, TextRead};
 use crate::corpus::Rule;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
 use crate::machine;
 use crate::plan::Plan;
+use crate::stage::tokens::defined::{self, Documents};
 use crate::stage::tokens::{extent, sheet};
 use crate::stage::{distilled, latency, operator, scores, selection};
 use crate::tasks::Solutions;
-use crate::work::backbone::{BackbonePlan, Subject, Variant};
+use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
@@ -42,7 +45,9 @@ impl GridOutcome {
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
         let machine = first.and_then(|prompt| prompt.machine());
         let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
-        Ok(Self { cells, inputs, texts, tasks, engines, machine })
+        let first = plan.backbones.first();
+        let definitions = first.map_or(Ok(Vec::new()), |backbone| defined_protocols(backbone, store))?;
+        Ok(Self { cells, inputs, texts, tasks, definitions, engines, machine })
     }
 }
 
@@ -51,12 +56,32 @@ struct Reader<'a> {
     backbone: &'a BackbonePlan,
     store: &'a Store,
     sheets: Vec<Option<Arc<Solutions>>>,
+    /// What tasks of definitions are judged by.
+    documents: Vec<Option<Documents>>,
     /// The paths of the input files, by their hashes.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
 fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<Solutions>>>> {
     backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
+}
+
+fn documents(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Documents>>> {
+    let of = |evaluation: &Evaluation| match (&evaluation.subject, store.look(&evaluation.tokens)) {
+        (Subject::Defined(_), Lookup::Whole(object)) => defined::documents(&object).map(Some),
+        _ => Ok(None),
+    };
+    backbone.evaluations.iter().map(of).collect()
+}
+
+fn defined_protocols(backbone: &BackbonePlan, store: &Store) -> Result<Vec<DefinedProtocol>> {
+    let mut protocols = Vec::new();
+    for (evaluation, documents) in backbone.evaluations.iter().zip(documents(backbone, store)?) {
+        let (Subject::Defined(used), Some(documents)) = (&evaluation.subject, documents) else { continue };
+        let (used, original) = (used.clone(), documents.original);
+        protocols.push(DefinedProtocol { used, documents: documents.len(), original });
+    }
+    Ok(protocols)
 }
 
 fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TextRead>> {
@@ -93,7 +118,7 @@ impl<'a> Reader<'a> {
         for (path, hash) in inputs {
             files.entry(hash).or_default().push(path);
         }
-        Ok(Self { backbone, store, sheets: sheets(backbone, store)?, files })
+        Ok(Self { backbone, store, sheets: sheets(backbone, store)?, documents: documents(backbone, store)?, files })
     }
 
     fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
@@ -139,6 +164,34 @@ impl<'a> Reader<'a> {
                         result.failure = Some(reason);
                     }
                     result.texts.push(Measured { asked: text.clone(), measure, sample });
+                }
+                Subject::Defined(used) => {
+                    let definition = &plan.grid.definitions[&used.name].definition;
+                    let scores = values.zip(self.documents[place].as_ref()).map(|(values, documents)| {
+                        let answers = documents.answers(definition.output, &values)?;
+                        let finite = |of: &Answer| match of {
+                            Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
+                            Answer::Texts(_) => true,
+                        };
+                        Ok::<_, Error>(DefinedScores {
+                            label: used.to_string(),
+                            original: documents.original,
+                            effective: documents.len(),
+                            truncated: documents.truncated,
+                            non_finite: answers.iter().filter(|of| !of.iter().all(finite)).count(),
+                            scores: documents.judge(definition, &answers, DRAWS)?,
+                            answers,
+                        })
+                    });
+                    let sample = match scores.transpose() {
+                        Ok(sample) => sample,
+                        // What a metric cannot be told of is a property of this variant's answers.
+                        Err(error) => {
+                            result.failure = Some(error.one_line());
+                            None
+                        }
+                    };
+                    result.definitions.push(Measured { asked: used.clone(), measure, sample });
                 }
                 Subject::Task(used) => {
                     let sheet = self.sheets[place].as_ref();

@@ -6,8 +6,9 @@ use std::path::Path;
 use super::at::{At, Positioned};
 use super::axes::{Axes, AxisEntries};
 use super::cell::{AXES, CUT_AXES};
+use super::defined::{self, Meant};
 use super::definitions::{Definers, Definitions};
-use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse};
+use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse, TaskUseEntry};
 use super::many::Many;
 use super::named::Library;
 use super::need::Need;
@@ -28,6 +29,8 @@ pub(super) struct Checked {
     pub(super) excludes: Vec<Pattern>,
     pub(super) evaluate: Evaluate,
     pub(super) definitions: Definitions,
+    /// Tasks by definitions of lm-evaluation-harness.
+    pub(super) meant: Meant,
 }
 
 impl Checked {
@@ -40,7 +43,8 @@ impl Checked {
         let corpora = corpora.iter().filter(|(name, _)| calibrated.contains(name.as_str()) || read(name));
         let tasks = tasks.iter().filter(|(name, _)| (shown.task)(name));
         let needs = backbones.values().map(|of| &of.need);
-        needs.chain(corpora.map(|(_, of)| &of.need)).chain(tasks.map(|(_, of)| &of.need)).cloned().collect()
+        let needs = needs.chain(corpora.map(|(_, of)| &of.need)).chain(tasks.map(|(_, of)| &of.need)).cloned();
+        needs.chain(self.meant.needs(shown.task)).collect()
     }
 }
 
@@ -66,7 +70,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         corpora: definers.corpora(corpora, &seeds)?,
         tasks: definers.tasks(used.tasks.iter())?,
     };
-    Ok(Checked { name, axes, includes, excludes, evaluate, definitions })
+    Ok(Checked { name, axes, includes, excludes, evaluate, definitions, meant: used.meant })
 }
 
 /// By corpus the seeds by which its shards are shuffled: of calibrations, of what operators are trained on, and that of every
@@ -134,6 +138,8 @@ fn lacks(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
 struct Used {
     corpora: Vec<Positioned<String>>,
     tasks: Vec<Positioned<String>>,
+    /// What definitions mean.
+    meant: Meant,
 }
 
 fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)> {
@@ -168,16 +174,27 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         }
         corpora.extend(texts);
     }
-    let tasks: Vec<TaskUse> = entries.tasks.iter().map(|task| task.0.clone()).collect();
+    let (mut tasks, mut defined) = (Vec::new(), Vec::new());
+    for (i, entry) in entries.tasks.iter().enumerate() {
+        let at = at.key("tasks").item(i);
+        match entry {
+            TaskUseEntry::Known(used) => tasks.push((at, used.clone())),
+            TaskUseEntry::Defined(entry) => {
+                defined::check(&at, &entry.how)?;
+                defined.push((at, &**entry));
+            }
+        }
+    }
     // A list that is written out and empty is a mistake; one that is left out is not.
     if entries.perplexity.written().is_some() {
         list::each_once(&at.key("perplexity"), &perplexity)?;
     }
     if entries.tasks.written().is_some() {
-        list::values(&at.key("tasks"), &tasks)?;
+        list::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
+        let placed: Vec<_> = tasks.iter().map(|(at, task)| at.placed(task.clone())).collect();
+        list::none_twice(&at.key("tasks").name(), &placed)?;
     }
-    for (i, task) in tasks.iter().enumerate() {
-        let at = at.key("tasks").item(i);
+    for (at, task) in &tasks {
         if let Some(length) = task.max_length {
             let what = "the number of tokens that a backbone sees";
             limits::count(1, length, what, &at.key("max_length").place())?;
@@ -186,11 +203,15 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             DocumentLimit::new(limit).map_err(|error| error.at(at.key("limit").place().to_string()))?;
         }
     }
-    let name = |(i, task): (usize, &TaskUse)| at.key("tasks").item(i).key("name").placed(task.name.clone());
-    let used = Used { corpora, tasks: tasks.iter().enumerate().map(name).collect() };
+    let name = |(at, task): &(At<'_>, TaskUse)| at.key("name").placed(task.name.clone());
+    let used = Used { corpora, tasks: tasks.iter().map(name).collect(), meant: Meant::read(&defined)? };
+    let tasks = tasks.into_iter().map(|(_, task)| task).collect();
+    let Meant { uses, groups, .. } = &used.meant;
+    let (definitions, groups) = (uses.clone(), groups.clone());
     let perplexity = perplexity.into_iter().map(|text| text.value).collect();
     let latency = latencies(&at.key("latency"), &entries.latency)?;
-    Ok((Evaluate { perplexity, tasks, latency, metrics: metrics(&at.key("metrics"), &entries.metrics)? }, used))
+    let metrics = metrics(&at.key("metrics"), &entries.metrics)?;
+    Ok((Evaluate { perplexity, tasks, definitions, groups, latency, metrics }, used))
 }
 
 /// The names of metrics that have columns where a grid names them.

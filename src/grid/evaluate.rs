@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::PathBuf;
 
+use ghostlab_definitions::task::SEED;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::defined::{Asking, DataEntry, DefinitionEntry, DefinitionUse, GroupUse};
 use super::many::Many;
 use super::references;
 use crate::tasks::Bos;
@@ -18,6 +21,12 @@ pub struct Evaluate {
     pub perplexity: Vec<Perplexity>,
     /// Zero-shot multiple choice; one column of the table each, and one for their average.
     pub tasks: Vec<TaskUse>,
+    /// Tasks by lm-evaluation-harness' definitions; one column for each metric.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub definitions: Vec<DefinitionUse>,
+    /// Groups of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupUse>,
     /// How long a pass over a prompt takes; of each prompt the time, the speedup and the memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Latency>,
@@ -123,16 +132,42 @@ pub(super) struct PerplexityEntry {
     pub(super) length: Many<usize>,
 }
 
-/// A task by its name, or by a map with options.
+/// A task by its name, or by a map with options; or one or many tasks by a definition.
 #[derive(Debug)]
-pub(super) struct TaskUseEntry(pub(super) TaskUse);
+pub(super) enum TaskUseEntry {
+    Known(TaskUse),
+    Defined(Box<DefinitionEntry>),
+}
 
-/// One task and the protocol that it is scored under.
+/// One task and the protocol that it is scored under; `name` or `definition`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskUseMap {
     /// A name in `tasks`, or of a file `tasks/NAME.yaml`.
-    name: String,
+    name: Option<String>,
+    /// A task definition of lm-evaluation-harness: a YAML file of a task or group, a folder of them, or a name in `folder`.
+    definition: Option<String>,
+    /// Where the task, group or tag `definition` is looked for, and what its groups name.
+    folder: Option<PathBuf>,
+    /// Where the rows of a definition are: a folder (`SPLIT.jsonl`, `NAME/SPLIT.parquet`, …), a file, or files by split. By
+    /// default the hub's data set that it names.
+    data: Option<DataEntry>,
+    /// Branch, tag or commit of the hub's data set.
+    revision: Option<String>,
+    /// Whether a program made the rows up.
+    #[serde(default)]
+    generated: bool,
+    /// Of a definition: examples before a question; by default what it says. One that says 0 keeps it.
+    shots: Option<usize>,
+    /// Of the draw of examples; 1234 by default.
+    seed: Option<u64>,
+    /// Whether the model's chat template is used.
+    #[serde(default)]
+    chat: bool,
+    /// Whether examples are messages of their own in it; true by default.
+    multiturn: Option<bool>,
+    /// A text before all, the system's message of a chat.
+    system: Option<String>,
     /// Only the first documents: so many, or below 1 that part of them.
     limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
@@ -144,27 +179,59 @@ struct TaskUseMap {
 
 impl<'de> Deserialize<'de> for TaskUseEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TaskUseVisitor).map(Self)
+        deserializer.deserialize_any(TaskUseVisitor)
     }
 }
 
 struct TaskUseVisitor;
 
 impl<'de> Visitor<'de> for TaskUseVisitor {
-    type Value = TaskUse;
+    type Value = TaskUseEntry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a task, or a map with `name` and options")
+        f.write_str("the name of a task, or a map with `name` or `definition` and options")
     }
 
-    fn visit_str<E>(self, name: &str) -> Result<TaskUse, E> {
-        Ok(TaskUse { name: name.to_string(), limit: None, bos: Bos::default(), max_length: None })
+    fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
+        let (name, bos) = (name.to_string(), Bos::default());
+        Ok(TaskUseEntry::Known(TaskUse { name, limit: None, bos, max_length: None }))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUse, A::Error> {
-        let TaskUseMap { name, limit, bos, max_length } =
-            TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        Ok(TaskUse { name, limit, bos, max_length })
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
+        let of = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        let TaskUseMap { limit, bos, max_length, .. } = of;
+        let only = |key: &str| de::Error::custom(format!("`{key}` belongs to `definition`, which is not there"));
+        match (of.name, of.definition) {
+            (Some(name), None) => {
+                let written = [
+                    ("folder", of.folder.is_some()),
+                    ("data", of.data.is_some()),
+                    ("revision", of.revision.is_some()),
+                    ("generated", of.generated),
+                    ("shots", of.shots.is_some()),
+                    ("seed", of.seed.is_some()),
+                    ("chat", of.chat),
+                    ("multiturn", of.multiturn.is_some()),
+                    ("system", of.system.is_some()),
+                ];
+                match written.into_iter().find(|(_, written)| *written) {
+                    Some((key, _)) => Err(only(key)),
+                    None => Ok(TaskUseEntry::Known(TaskUse { name, limit, bos, max_length })),
+                }
+            }
+            (None, Some(definition)) => {
+                if of.multiturn.is_some() && !of.chat {
+                    return Err(de::Error::custom("`multiturn` belongs to `chat: true`, which is not there"));
+                }
+                let chat = of.chat.then(|| of.multiturn.unwrap_or(true));
+                let seed = of.seed.unwrap_or(SEED);
+                let how = Asking { shots: of.shots, seed, chat, system: of.system, limit, bos, max_length };
+                let (folder, data, revision, generated) = (of.folder, of.data, of.revision, of.generated);
+                let entry = DefinitionEntry { definition, folder, data, revision, generated, how };
+                Ok(TaskUseEntry::Defined(Box::new(entry)))
+            }
+            _ => Err(de::Error::custom("a task has either `name` or `definition`")),
+        }
     }
 }
 

@@ -24,6 +24,8 @@ impl Grid {
         grid.backbones.values_mut().try_for_each(|of| absolute(&mut of.path))?;
         grid.corpora.values_mut().try_for_each(|of| absolute(&mut of.path))?;
         grid.tasks.values_mut().try_for_each(|of| absolute(&mut of.path))?;
+        let rows = grid.definitions.values_mut().flat_map(|of| of.rows.splits.values_mut()).flatten();
+        rows.into_iter().try_for_each(absolute)?;
         grid.resolved()
     }
 

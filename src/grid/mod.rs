@@ -14,6 +14,7 @@ mod axes;
 mod cell;
 mod cells;
 mod check;
+mod defined;
 mod definitions;
 mod depth;
 mod disk;
@@ -45,6 +46,7 @@ use serde::{Deserialize, Serialize};
 
 pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, Over, Shade, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
+pub use defined::{Asking, DefinedColumn, DefinitionUse, GroupUse, TaskDefinition, columns as defined_columns};
 pub use definitions::{rules, tasks};
 pub use disk::{Backbone, Corpus, TaskData};
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
@@ -91,6 +93,9 @@ pub struct Grid {
     pub corpora: BTreeMap<String, Corpus>,
     /// The data of the tasks that are scored, by name; unused ones are left out likewise.
     pub tasks: BTreeMap<String, TaskData>,
+    /// The definitions of the tasks that are scored by them, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub definitions: BTreeMap<String, TaskDefinition>,
     /// This and the four below: the different values over all cells, in the order in which they first appear.
     pub backbone: Vec<String>,
     pub criterion: Vec<Method<dyn Criterion>>,
@@ -162,7 +167,11 @@ impl Grid {
         // What is used is known now; the rest need not be there.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
         name::give(&mut cells);
-        let Evaluate { mut perplexity, tasks: mut scored, mut latency, metrics } = checked.evaluate;
+        let Evaluate { mut perplexity, tasks: mut scored, mut latency, metrics, .. } = checked.evaluate;
+        let mut meant = checked.meant;
+        meant.uses.retain(|of| (shown.task)(&of.name));
+        meant.tasks.retain(|name, _| (shown.task)(name));
+        meant.groups.retain(|of| of.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
         perplexity.retain(|text| (shown.text)(&text.corpus));
         scored.retain(|task| (shown.task)(&task.name));
         latency.retain(|_| shown.latency);
@@ -182,12 +191,20 @@ impl Grid {
             backbones,
             corpora: disk::corpora(corpora, &around).map_err(absent)?,
             tasks: disk::tasks(tasks, &around).map_err(absent)?,
+            definitions: meant.found(&around).map_err(absent)?,
             backbone,
             criterion: list::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: list::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
             recovery: list::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
             calibration,
-            evaluate: Evaluate { perplexity, tasks: scored, latency, metrics },
+            evaluate: Evaluate {
+                perplexity,
+                tasks: scored,
+                definitions: meant.uses,
+                groups: meant.groups,
+                latency,
+                metrics,
+            },
             cells,
         })
     }
@@ -219,7 +236,8 @@ impl Grid {
         let Layers { root, library, profile, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library)?;
         let scored = checked.evaluate.perplexity.iter().any(|of| (shown.text)(&of.corpus))
-            || checked.evaluate.tasks.iter().any(|of| (shown.task)(&of.name));
+            || checked.evaluate.tasks.iter().any(|of| (shown.task)(&of.name))
+            || checked.evaluate.definitions.iter().any(|of| (shown.task)(&of.name));
         let needs = checked.needs(shown);
         Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }

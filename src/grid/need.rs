@@ -37,6 +37,8 @@ pub struct Need {
     either: bool,
     /// Of a text in shards.
     shards: Option<WrittenShards>,
+    /// Whether all of the repository's folder is meant, whatever files of it there are.
+    whole: bool,
 }
 
 /// The repository that an entry means, and what it was taken as.
@@ -161,6 +163,7 @@ impl Need {
                 place,
                 either: false,
                 shards: written.shards,
+                whole: false,
             });
         };
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
@@ -183,7 +186,13 @@ impl Need {
         let place = path.as_ref().map_or_else(|| hub_at.place(), |path| path.place.clone());
         let either = same_file(&place, &hub_at.place());
         let (name, path) = (name.to_owned(), path.map(|path| path.value));
-        Ok(Self { kind, name, want: Some(want), path, place, either, shards: written.shards })
+        Ok(Self { kind, name, want: Some(want), path, place, either, shards: written.shards, whole: false })
+    }
+
+    /// The rows of a definition: at a path, or in a data set of the hub.
+    pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<Want>, place: YamlPosition) -> Self {
+        let (kind, name) = (EntryKind::Task, name.to_owned());
+        Self { kind, name, want, path, place, either: false, shards: None, whole: true }
     }
 
     /// The place of the entry, for messages.
@@ -259,7 +268,7 @@ impl Need {
 
     /// The folder of a backbone's files or of a text's shards, or the one file of anything else.
     fn path_of(&self, repo: &PlannedRepo, around: &Around<'_>) -> Result<PathBuf> {
-        if self.kind == EntryKind::Backbone || self.shards.is_some() {
+        if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
             let below = self.shards.as_ref().map_or("", WrittenShards::folder);
             return Ok(around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below));
         }
@@ -279,7 +288,7 @@ impl Need {
 }
 
 /// A path in a file starts from the file's folder, one on the command line from the current folder.
-fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
+pub(super) fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
     let place = at.place();
     let value = match &place {
         YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),

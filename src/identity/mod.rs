@@ -201,6 +201,36 @@ pub enum MeasureId {
         /// Tokens of a batch.
         batch: usize,
     },
+    /// The log-likelihoods that a definition of lm-evaluation-harness asks for.
+    Defined {
+        /// SHA-256 over what of the definition requests are made by, with includes and overrides resolved.
+        asks: String,
+        /// SHA-256 over what of it answers are judged by.
+        judges: String,
+        /// SHA-256 of each file of documents.
+        rows: Vec<String>,
+        formats: Vec<String>,
+        /// Examples before a question.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shots: Option<ShotsId>,
+        /// How the model's chat template is used.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        chat: Option<ChatId>,
+        /// SHA-256 of a text before all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        system: Option<String>,
+        /// Most documents, or a part of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Canonical>,
+        bos: String,
+        /// Tokens of a context.
+        max_length: usize,
+        /// The token that stands for an empty context, as the backbone's files write it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prefix: Option<Canonical>,
+        /// Tokens of a batch.
+        batch: usize,
+    },
     /// The time of a pass over a prompt.
     Prefill {
         /// Tokens of a sequence.
@@ -215,6 +245,28 @@ pub enum MeasureId {
     },
     /// How far the repaired stream is from the dense one, at the cut.
     Boundary,
+}
+
+/// Examples before a question.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShotsId {
+    pub count: usize,
+    /// Of the draw.
+    pub seed: u64,
+    /// SHA-256 of each file that they are from.
+    pub rows: Vec<String>,
+    pub formats: Vec<String>,
+}
+
+/// A chat template in use.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChatId {
+    /// SHA-256 over the template and the special tokens that it may print.
+    pub template: String,
+    /// Whether examples are messages of their own.
+    pub multiturn: bool,
 }
 
 impl Identity {

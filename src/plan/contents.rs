@@ -12,9 +12,10 @@ use crate::distill::Finetune;
 use crate::error::Result;
 use crate::evaluate::prefix_token;
 use crate::files::sha256;
-use crate::grid::{Calibration, Grid, Latency, Method, Perplexity, TaskUse};
+use crate::grid::{Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{
-    CalibrationId, Canonical, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, TextId, TrainingId,
+    CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId, TextId,
+    TrainingId,
 };
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
@@ -126,6 +127,48 @@ impl<'a> Contents<'a> {
             batch: self.batch_tokens,
         };
         Ok((measure, tokens))
+    }
+
+    /// What is measured of a task by its definition, and the key of its requests. Whatever requests do not depend on (metrics
+    /// and filters) is no part of the key: another metric of the same answers computes nothing.
+    pub(super) fn defined(&self, used: &DefinitionUse) -> Result<(MeasureId, Key)> {
+        let of = &self.grid.definitions[&used.name];
+        let (definition, how) = (&of.definition, &used.how);
+        let hashes =
+            |files: &[PathBuf]| files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<_>>();
+        let formats =
+            |files: &[PathBuf]| files.iter().map(|file| tasks::format(file).map(str::to_owned)).collect::<Result<_>>();
+        let count = definition.shots(how.shots);
+        let shots = (count > 0).then(|| -> Result<ShotsId> {
+            let files = of.example_files(how);
+            Ok(ShotsId { count, seed: how.seed, rows: hashes(files)?, formats: formats(files)? })
+        });
+        let chat = how.chat.map(|multiturn| -> Result<ChatId> {
+            let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
+            Ok(ChatId { template, multiturn })
+        });
+        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
+        let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
+        let prefix = prefix_token(&tokenizer_config, &config).map(|(_, token)| Canonical::of(&json!(token)));
+        let documents = of.files(definition.evaluated());
+        let measure = MeasureId::Defined {
+            asks: sha256::of_bytes(definition.asks()),
+            judges: sha256::of_bytes(definition.judges()),
+            rows: hashes(documents)?,
+            formats: formats(documents)?,
+            shots: shots.transpose()?,
+            chat: chat.transpose()?,
+            system: how.system.as_ref().map(sha256::of_bytes),
+            limit: how.limit.map(|limit| Canonical::of(&json!(limit))),
+            bos: how.bos.to_string(),
+            max_length,
+            prefix,
+            batch: self.batch_tokens,
+        };
+        let mut asked = json!(measure)["defined"].take();
+        asked.as_object_mut().into_iter().for_each(|of| ["judges", "batch"].iter().for_each(|key| drop(of.remove(*key))));
+        asked["tokenizer"] = json!(self.files.tokenizer);
+        Ok((measure, tokens::of_definition(&used.name, asked)))
     }
 }
 

@@ -67,10 +67,12 @@ impl BackbonePlan {
         let subjects = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
         let keyed = KeyedBackbone { name, content: &files.content, engine: engine.id(), batch_tokens };
         let mut evaluations = Vec::new();
-        for subject in subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task)) {
+        let subjects = subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task));
+        for subject in subjects.chain(grid.evaluate.definitions.iter().cloned().map(Subject::Defined)) {
             let (measure, tokens) = match &subject {
                 Subject::Windows(text) => contents.windows(text)?,
                 Subject::Task(used) => contents.task(used)?,
+                Subject::Defined(used) => contents.defined(used)?,
             };
             let journal = scores::journal(keyed, &tokens);
             evaluations.push(Evaluation { subject, measure: Arc::new(measure), tokens: Arc::new(tokens), journal });

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::grid::{Latency, Perplexity, TaskUse};
+use crate::grid::{DefinedColumn, Latency, Perplexity, TaskUse};
 use crate::metric::{Metric, MetricEntry};
 
 /// What is asked of every cell.
@@ -11,6 +11,8 @@ use crate::metric::{Metric, MetricEntry};
 pub enum Asked {
     Text(&'static MetricEntry, Perplexity),
     Task(&'static MetricEntry, TaskUse),
+    /// Of a task or a group of tasks by definitions.
+    Defined(DefinedColumn),
     /// Of all tasks together.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
@@ -35,6 +37,7 @@ impl fmt::Display for Asked {
             Self::Text(metric, text) => of(metric, text),
             Self::Task(metric, used) => of(metric, used),
             Self::Prompt(metric, prompt) => of(metric, prompt),
+            Self::Defined(column) => f.write_str(&column.metric().label),
             Self::Tasks(metric) => f.write_str(metric.head),
             Self::Besides(metric) => f.write_str(metric),
         }

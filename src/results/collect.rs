@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
 use super::{Asked, Factors, Protocol, factors, stem};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
-use crate::grid::{Cell, Grid, Method, MethodAxis};
+use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
 use crate::identity::MeasureId;
 use crate::metric::{ENTRIES, Metric, MetricEntry, Of, RepairSample, Shown, TaskSample, TextSample};
 use crate::recovery::{self, RepairMetrics};
+use crate::stage::scores::scale;
 use crate::tasks::Measure;
 
 /// What an outcome has measured, cell by cell. `named` are the options that are part of a method's name.
@@ -54,6 +57,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         };
         texts(grid, outcome, result, &mut push);
         tasks(grid, outcome, result, &mut push);
+        defined(grid, outcome, result, &mut push);
         latencies(grid, outcome, result, &mut push);
         boundaries(result, reference(outcome, &result.cell), &mut push);
         cells.push(CellSummary { numbers, ..summary(result) });
@@ -207,6 +211,56 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
             sample: items.map_or(Sample::None, |all| Sample::Tasks(all.iter().map(right).collect())),
             measure: all.clone(),
             measures: parts.clone(),
+        });
+    }
+}
+
+/// Every metric of each task by a definition, and of each group of them.
+fn defined(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
+    let estimate = |metric: &Metric, of: &Score| {
+        let scale = scale(metric);
+        Measure { value: scale * of.score, stderr: of.error.filter(|error| error.is_finite()).map(|error| scale * error) }
+    };
+    for protocol in Protocol::columns(grid, outcome) {
+        let Protocol::Defined { label, metric, filter, .. } = &protocol else { continue };
+        let is_it = |of: &Score| of.metric == *metric && of.filter == *filter;
+        let task = grid.evaluate.definitions.iter().find(|of| of.to_string() == *label);
+        let group = grid.evaluate.groups.iter().find(|of| of.to_string() == *label);
+        let measured = task.and_then(|used| result.defined(used));
+        let scores = measured.and_then(|of| of.sample.as_ref());
+        let judged = scores.and_then(|of| of.scores.iter().find(|of| is_it(&of.score)));
+        let metric = protocol.measures();
+        let (value, measure, measures) = match (task, group) {
+            (Some(used), _) => {
+                let measures = measured.map(|of| Arc::clone(&of.measure)).into_iter().collect();
+                (judged.map(|of| estimate(&metric, &of.score)), factors::below(&metric.id, used), measures)
+            }
+            (None, Some(group)) => {
+                let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
+                let member = |task: &String| result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() });
+                let members = group.group.tasks.iter().filter_map(member).map(|of| Arc::clone(&of.measure));
+                (found.map(|of| estimate(&metric, &of)), factors::below(&metric.id, &group.how), members.collect())
+            }
+            (None, None) => continue,
+        };
+        // Of a mean of ones and zeros, which is what a paired test is made of.
+        let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|of| {
+            let bit = |item: &Item| match item {
+                Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
+                _ => None,
+            };
+            let bits: Vec<bool> = of.items.iter().map(bit).collect::<Option<_>>()?;
+            let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
+            ((mean - of.score.score).abs() < 1e-12).then_some(bits)
+        });
+        push(Number {
+            metric,
+            asked: Some(protocol.asked()),
+            scored: std::slice::from_ref(&protocol),
+            estimate: value,
+            sample: bits.map_or(Sample::None, Sample::Right),
+            measure,
+            measures,
         });
     }
 }

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use super::Asked;
 use crate::corpus::ShardOrder;
 use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
-use crate::grid::{Grid, Latency, Perplexity, TaskUse};
+use crate::grid::{Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskUse, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::tasks::Bos;
@@ -55,6 +55,33 @@ pub enum Protocol {
         original: usize,
         /// Whether all documents of the published split are scored: only then may a value stand beside a published one.
         whole: bool,
+        /// Whether a program made the documents up.
+        generated: bool,
+    },
+    /// A metric of a task by its definition, or of a group of such tasks; shares in percent.
+    #[serde(rename = "lm_eval")]
+    Defined {
+        /// As the grid writes it, with its options.
+        label: String,
+        /// The task or group, as lm-evaluation-harness calls it.
+        name: String,
+        /// Of a task what its definition says of it; of a group none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        output: Option<&'static str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        version: Option<String>,
+        /// Tasks of a group.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tasks: Option<usize>,
+        metric: &'static str,
+        filter: String,
+        /// Examples before a question; of a group none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        shots: Option<usize>,
+        how: Asking,
+        /// Documents scored, of all that the split has.
+        documents: usize,
+        original: usize,
         /// Whether a program made the documents up.
         generated: bool,
     },
@@ -117,13 +144,66 @@ impl Protocol {
                 }
                 Of::Task(_) => scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect(),
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
-                Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Repair(_) => Vec::new(),
+                Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Repair(_) | Of::Defined => Vec::new(),
             }
         };
         let shown = ENTRIES.iter().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
         let latencies =
             grid.evaluate.latency.iter().flat_map(|prompt| Self::latencies(grid, *prompt, &outcome.machine));
-        shown.flat_map(|metric| columns(metric)).chain(latencies).collect()
+        shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()
+    }
+
+    /// Every metric of each group and each task of definitions.
+    fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
+        let known = |name: &str, how: &Asking| {
+            let used = DefinitionUse { name: name.to_owned(), how: how.clone() };
+            Some((outcome.defined(&used)?, grid.definitions.get(name)?))
+        };
+        let mut all = Vec::new();
+        for of in &grid.evaluate.groups {
+            let members: Option<Vec<_>> = of.group.tasks.iter().map(|task| known(task, &of.how)).collect();
+            let Some(members) = members else { continue };
+            for metric in &of.group.metrics {
+                let tasks = members.iter().flat_map(|(_, task)| defined_columns(&of.to_string(), &task.definition));
+                let mut columns: Vec<DefinedColumn> = tasks.filter(|column| column.metric == metric.metric).collect();
+                columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
+                columns.sort_by(|a, b| a.filter.cmp(&b.filter));
+                columns.dedup();
+                all.extend(columns.into_iter().map(|DefinedColumn { of: label, metric, filter }| Self::Defined {
+                    label,
+                    name: of.group.name.clone(),
+                    output: None,
+                    version: None,
+                    tasks: Some(members.len()),
+                    metric,
+                    filter,
+                    shots: None,
+                    how: of.how.clone(),
+                    documents: members.iter().map(|(of, _)| of.documents).sum(),
+                    original: members.iter().map(|(of, _)| of.original).sum(),
+                    generated: members.iter().any(|(_, task)| task.generated),
+                }));
+            }
+        }
+        for used in &grid.evaluate.definitions {
+            let Some((of, task)) = known(&used.name, &used.how) else { continue };
+            let columns = defined_columns(&used.to_string(), &task.definition).into_iter();
+            all.extend(columns.map(|DefinedColumn { of: label, metric, filter }| Self::Defined {
+                label,
+                name: used.name.clone(),
+                output: Some(task.definition.output.name()),
+                version: Some(task.definition.version.clone()),
+                tasks: None,
+                metric,
+                filter,
+                shots: Some(task.definition.shots(used.how.shots)),
+                how: used.how.clone(),
+                documents: of.documents,
+                original: of.original,
+                generated: task.generated,
+            }));
+        }
+        all
     }
 
     /// Of several backbones one may have fewer windows than the limit: the column is limited if any is.
@@ -192,6 +272,9 @@ impl Protocol {
             ),
             Self::Derived { metric, of: ScoredOn::Text(text) } => Asked::Text(metric, text.clone()),
             Self::Derived { metric, of: ScoredOn::Task(used) } => Asked::Task(metric, used.clone()),
+            Self::Defined { label, metric, filter, .. } => {
+                Asked::Defined(DefinedColumn { of: label.clone(), metric, filter: filter.clone() })
+            }
             Self::Average { .. } => Asked::Tasks(&metric::ACCURACY),
             Self::Latency { metric, length, batch, .. } => {
                 Asked::Prompt(metric, Latency { length: *length, batch: *batch })
@@ -206,6 +289,7 @@ impl Protocol {
             Self::MultipleChoice { name, .. } => Metric::task(name),
             Self::Derived { metric, of: ScoredOn::Text(text) } => metric.on(stem(&text.corpus)),
             Self::Derived { metric, of: ScoredOn::Task(used) } => metric.on(&used.name),
+            Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
             Self::Latency { metric, length, batch, several, .. } => match several {
                 true => metric.metric().at_prompt(*length, *batch),
@@ -230,6 +314,16 @@ impl Protocol {
             Self::Derived { metric, .. } => format!("`{column}`: {}", metric.note),
             Self::MultipleChoice { task, version, metric, bos, .. } => format!(
                 "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
+                self.amount()
+            ),
+            Self::Defined { tasks: Some(tasks), metric, .. } => {
+                format!("`{column}`: {metric} of the {tasks} tasks of a group, by lm-evaluation-harness' definitions, {}", self.amount())
+            }
+            Self::Defined { name, output, version, metric, how, .. } => format!(
+                "`{column}`: {metric}, {name} version {} by its definition ({}), BOS `{}`, {}",
+                version.as_deref().unwrap_or_default(),
+                output.unwrap_or_default(),
+                how.bos,
                 self.amount()
             ),
             Self::Average { tasks } => format!("`{column}`: mean of the {tasks} task columns"),
@@ -266,6 +360,18 @@ impl Protocol {
                 let cut = max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{of}{split}{cut}")
             }
+            Self::Defined { documents, original, generated, shots, how, .. } => {
+                let of = match documents < original {
+                    true => format!("{documents} of {original} documents"),
+                    false => format!("all {original} documents"),
+                };
+                let made = if *generated { " (generated)" } else { "" };
+                let shots = shots.or(how.shots).map(|shots| format!(", {shots}-shot")).unwrap_or_default();
+                let chat = how.chat.map(|many| if many { ", chat" } else { ", chat in one turn" }).unwrap_or_default();
+                let system = if how.system.is_some() { ", with a system text" } else { "" };
+                let cut = how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
+                format!("{of}{made}{shots}{chat}{system}{cut}")
+            }
             Self::Derived { of: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),
             Self::Derived { of: ScoredOn::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
@@ -297,6 +403,7 @@ impl Protocol {
             Self::MultipleChoice { name, .. } => name,
             Self::Derived { of: ScoredOn::Text(text), .. } => &text.corpus,
             Self::Derived { of: ScoredOn::Task(used), .. } => &used.name,
+            Self::Defined { label, .. } => label,
             Self::Average { .. } => "average",
             Self::Latency { metric, .. } => metric.id,
         }

@@ -19,6 +19,8 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
     parts.extend(grouped(metric::TEXT.name, texts));
     let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
     parts.extend(grouped(metric::TASK.name, tasks));
+    let defined = protocols().filter(|protocol| matches!(protocol, Protocol::Defined { .. }));
+    parts.extend(grouped("lm-evaluation-harness' definitions", defined));
     let prompts = protocols().filter_map(|protocol| match protocol {
         Protocol::Latency { length, batch, .. } => Some((format!("{length}×{batch}"), protocol.short())),
         _ => None,

@@ -9,12 +9,13 @@ use super::chunks::{ChunkRun, dense, files};
 use super::group::{Going, Group, Order, Tools};
 use super::operator;
 use super::program::Programs;
-use super::tokens::{self, Text};
+use super::tokens::{self, Text, defined};
 use super::{Cost, KeyedBackbone, Member, Stage, Words, trial};
 use crate::error::{ErrorKind, Result};
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
 use crate::identity::Identity;
+use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Load, Program, Trie};
 use crate::tasks::{Answered, Score, Solutions, TaskResult};
@@ -140,6 +141,10 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
     let evaluation = &backbone.evaluations[place];
     let values = || -> Result<Vec<(usize, f64)>> {
         let sheet = tokens::sheet(evaluation, run.store)?;
+        let documents = match run.store.look(&evaluation.tokens) {
+            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => Some(defined::documents(&object)?),
+            _ => None,
+        };
         let mut values = Vec::new();
         for (cell, key) in variants.iter().map(|of| (of.cell, &of.scores[place])) {
             let told = !run.failed(cell) && run.tells_of(key);
@@ -148,6 +153,14 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
             let value = match (&evaluation.subject, &sheet) {
                 (Subject::Windows(_), _) => Losses { windows: values_of }.perplexity(),
                 (Subject::Task(_), Some(sheet)) => 100.0 * answered(&values_of, sheet)?.1.column().value,
+                (Subject::Defined(used), _) => {
+                    let Some(documents) = &documents else { continue };
+                    let definition = &run.grid.definitions[&used.name].definition;
+                    let answers = documents.answers(definition.output, &values_of)?;
+                    let judged = documents.judge(definition, &answers, 0)?;
+                    let Some(first) = judged.first() else { continue };
+                    first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
+                }
                 (Subject::Task(_), None) => continue,
             };
             values.push((cell, value));
@@ -157,6 +170,11 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
     for (cell, value) in values().unwrap_or_default() {
         run.scored(cell, &evaluation.subject, value);
     }
+}
+
+/// What a score of a definition is multiplied by where it is shown: shares are told in percent.
+pub(crate) fn scale(metric: &Metric) -> f64 {
+    if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
 }
 
 /// How the documents of a task were answered, by the scores of its choices.

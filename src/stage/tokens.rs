@@ -1,5 +1,6 @@
 //! Token ids in the store: the windows of a text, the requests of a task.
 
+pub mod defined;
 mod make;
 
 use std::ops::Range;
@@ -67,6 +68,11 @@ pub struct RequestsOf<'a> {
 /// The key of a task's requests. `name` is what the grid calls the task.
 pub fn of_requests(name: &str, of: &RequestsOf<'_>) -> Key {
     Key::new(KIND, json!(of), []).named(name)
+}
+
+/// The key of what a definition asks. `name` is what the grid calls its task.
+pub fn of_definition(name: &str, of: Value) -> Key {
+    Key::new(KIND, json!({"definition": of}), []).named(name)
 }
 
 /// How much text stored tokens are.

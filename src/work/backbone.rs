@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::calibrate::ActivationShape;
 use crate::criterion::PruneSpec;
 use crate::distill::Finetune;
-use crate::grid::{Calibration, Latency, Perplexity, TaskUse};
+use crate::grid::{Calibration, DefinitionUse, Latency, Perplexity, TaskUse};
 use crate::identity::{CalibrationId, Identity, MeasureId};
 use crate::model::{CPU, Config, EngineChoice, EngineId, Load};
 use ghostlab_store::Key;
@@ -59,7 +59,7 @@ pub struct BackbonePlan {
     pub batch_tokens: usize,
     /// The distinct calibrations of its cells.
     pub calibrations: Vec<CalibrationPlan>,
-    /// The grid's evaluations, in its order: perplexities, then tasks.
+    /// The grid's evaluations, in its order: perplexities, then tasks, then definitions.
     pub evaluations: Vec<Evaluation>,
     /// The prompts whose latencies are measured, in the grid's order.
     pub latencies: Vec<Latency>,
@@ -80,6 +80,7 @@ pub struct CalibrationPlan {
 pub enum Subject {
     Windows(Perplexity),
     Task(TaskUse),
+    Defined(DefinitionUse),
 }
 
 /// One evaluation of one backbone.
@@ -98,6 +99,7 @@ impl std::fmt::Display for Subject {
         match self {
             Self::Windows(text) => write!(f, "{}@{}", text.corpus, text.length),
             Self::Task(task) => task.fmt(f),
+            Self::Defined(task) => task.fmt(f),
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ghostlab_definitions::ChatTemplate;
 use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::grid::{Backbone, Corpus, Grid, TaskUse};
+use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
 use crate::tasks::{DocumentLimit, Task, read_rows};
@@ -51,7 +52,11 @@ impl Inputs {
             files.extend(["config.json", "tokenizer.json"].map(|name| backbone.path.join(name)));
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(backbone.path.join("tokenizer_config.json")).filter(|file| file.exists()));
+            if grid.evaluate.definitions.iter().any(|of| of.how.chat.is_some()) {
+                files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
+            }
         }
+        files.extend(grid.definitions.values().flat_map(TaskDefinition::all_files).cloned());
         files.extend(grid.corpora.values().flat_map(Corpus::files));
         for (name, data) in &grid.tasks {
             let task = Task::find(data.task.as_deref().unwrap_or(name))?;
@@ -91,6 +96,15 @@ impl Inputs {
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let files = ["config.json", "tokenizer_config.json"].map(|name| folder.join(name));
         self.guarded(&[&files[0], &files[1]], || Ok([read_json(&files[0])?, read_json(&files[1])?]))
+    }
+
+    /// A backbone's chat template.
+    ///
+    /// # Errors
+    /// A backbone that has none.
+    pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
+        let files = ["tokenizer_config.json", "chat_template.jinja"].map(|name| folder.join(name));
+        self.guarded(&[&files[0], &files[1]], || ChatTemplate::of_folder(folder))
     }
 
     /// Reads some of the files, or all that lie in some folders, with `read`. What was read is what was hashed, else

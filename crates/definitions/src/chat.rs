@@ -97,6 +97,11 @@ impl ChatTemplate {
         Ok(Self { environment, source: source.to_owned(), tokens, place: place.to_owned() })
     }
 
+    /// The template with the special tokens that it may print: what its texts depend on.
+    pub fn content(&self) -> String {
+        Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()
+    }
+
     /// Renders messages. With `continued` the text ends right behind the last message, else with the prompt to answer. A
     /// template that raises is tried once more without system messages, as the harness does.
     ///

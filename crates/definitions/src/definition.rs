@@ -113,6 +113,8 @@ const WITHOUT_EFFECT: [&str; 7] =
 /// Keys that need Python, pictures or sound.
 const NOT_OFFERED: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
+/// What the loader of a data set may be told; the first has no effect, as no script is ever run.
+const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
 const KEYS: [&str; 25] = [
     "task",
     "dataset_path",
@@ -290,7 +292,13 @@ impl Reader<'_> {
         };
         let path = self.text("dataset_path")?.ok_or_else(|| absent("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
-            Some(node) if matches!(node.tree, Tree::Map(_)) => node.plain()?,
+            Some(node) if matches!(node.tree, Tree::Map(_)) => {
+                if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
+                    let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not offered", key.text()));
+                    return Err(bad.at(odd.place.to_string()).expected(LOADING.join(", ")).found(odd.kind()));
+                }
+                node.plain()?
+            }
             Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
             None => Value::Map(Vec::new()),
         };

@@ -107,6 +107,36 @@ impl Library {
         &self.unread
     }
 
+    /// Everything: groups that are in no other one, with their tasks, and the tasks that are in none.
+    ///
+    /// # Errors
+    /// When a definition needs what is not offered.
+    pub fn all(&self) -> Result<Selection> {
+        let mut selection = Selection::default();
+        let mut inner: BTreeSet<String> = BTreeSet::new();
+        let mut groups: Vec<Nodes<'_>> = Vec::new();
+        for (name, _) in self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Group(_))) {
+            let nodes = Nodes { library: self, tasks: Vec::new(), groups: Vec::new() }.named(name)?;
+            inner.extend(nodes.groups.iter().skip(1).map(|group| group.name.clone()));
+            groups.push(nodes);
+        }
+        groups.retain(|nodes| nodes.groups.first().is_some_and(|group| !inner.contains(&group.name)));
+        let mut seen: BTreeMap<String, Node> = BTreeMap::new();
+        for nodes in groups {
+            selection.groups.extend(nodes.groups);
+            for (name, node) in nodes.tasks {
+                seen.entry(name).or_insert(node);
+            }
+        }
+        for (name, entry) in &self.entries {
+            if let Entry::Task(node) = entry {
+                seen.entry(name.clone()).or_insert_with(|| node.clone());
+            }
+        }
+        selection.tasks = seen.values().map(Definition::read).collect::<Result<_>>()?;
+        Ok(selection)
+    }
+
     /// Tasks and groups by names of tasks, groups and tags, or paths of files.
     ///
     /// # Errors

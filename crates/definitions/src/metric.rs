@@ -96,6 +96,18 @@ pub struct Matching {
     numbers: bool,
 }
 
+impl Output {
+    /// Its name in definitions.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LogLikelihood => "loglikelihood",
+            Self::Rolling => "loglikelihood_rolling",
+            Self::MultipleChoice => "multiple_choice",
+            Self::Generate => "generate_until",
+        }
+    }
+}
+
 impl Kind {
     /// Its name in definitions.
     pub fn name(self) -> &'static str {

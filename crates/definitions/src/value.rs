@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
 
 /// A value of JSON, YAML or Python's literals. Maps keep their order.
 #[derive(Debug, Clone)]
@@ -180,6 +181,21 @@ impl PartialEq for Value {
             (Self::Float(a), Self::Float(b)) => a == b,
             (Self::Float(a), b) | (b, Self::Float(a)) => b.as_int().is_some_and(|b| *a == b as f64),
             (a, b) => a.as_int().is_some() && a.as_int() == b.as_int(),
+        }
+    }
+}
+
+/// As JSON; keys that are no texts as their texts.
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_unit(),
+            Self::Bool(truth) => serializer.serialize_bool(*truth),
+            Self::Int(number) => serializer.serialize_i64(*number),
+            Self::Float(number) => serializer.serialize_f64(*number),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::List(items) => serializer.collect_seq(items),
+            Self::Map(pairs) => serializer.collect_map(pairs.iter().map(|(key, value)| (key.text(), value))),
         }
     }
 }

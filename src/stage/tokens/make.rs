@@ -9,12 +9,12 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use super::{TaskTokens, Text, read_windows, store_requests, store_windows};
+use super::{TaskTokens, Text, defined, read_windows, store_requests, store_windows};
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
 use crate::files::limit::TextLimit;
-use crate::grid::{Calibration, TaskUse};
+use crate::grid::{Calibration, DefinitionUse, TaskUse};
 use crate::machine;
 use crate::tasks::{self, DocumentLimit, Items, Task};
 use crate::work::backbone::{BackbonePlan, Subject};
@@ -35,6 +35,7 @@ enum What<'a> {
     Calibration(&'a Calibration),
     Text { corpus: &'a str, length: usize },
     Task(&'a TaskUse),
+    Defined(&'a DefinitionUse),
 }
 
 /// Tokenises what is not stored whole of all backbones.
@@ -79,7 +80,7 @@ pub(crate) fn tokenise_missing(
 pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     let read = |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
-        Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
+        Subject::Task(_) | Subject::Defined(_) => TaskTokens::read(artifact).map(Text::Task),
     };
     tokens(run, backbone, key, read)
 }
@@ -120,6 +121,7 @@ fn all(backbone: &BackbonePlan) -> Vec<Wanted<'_>> {
         let what = match &evaluation.subject {
             Subject::Windows(text) => What::Text { corpus: &text.corpus, length: text.length },
             Subject::Task(used) => What::Task(used),
+            Subject::Defined(used) => What::Defined(used),
         };
         (&evaluation.tokens, what)
     });
@@ -169,11 +171,13 @@ fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
     items: BTreeMap<String, Items>,
+    /// Tasks of definitions by their names.
+    defined: BTreeMap<String, ghostlab_definitions::Task>,
 }
 
 impl Sources {
     fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
-        let mut sources = Self { rows: BTreeMap::new(), items: BTreeMap::new() };
+        let mut sources = Self { rows: BTreeMap::new(), items: BTreeMap::new(), defined: BTreeMap::new() };
         for wanted in wanted {
             let corpus = match wanted.what {
                 What::Calibration(calibration) => &calibration.corpus,
@@ -181,6 +185,12 @@ impl Sources {
                 What::Task(used) => {
                     if let Entry::Vacant(free) = sources.items.entry(used.to_string()) {
                         free.insert(items(given, used)?);
+                    }
+                    continue;
+                }
+                What::Defined(used) => {
+                    if let Entry::Vacant(free) = sources.defined.entry(used.name.clone()) {
+                        free.insert(defined::task(given, used)?);
                     }
                     continue;
                 }
@@ -248,6 +258,11 @@ fn tokenise(
             let length = tasks::max_length(&config, Some(&tokenizer_config))?;
             let requests = tasks::requests(items, &encoder, used.bos, used.max_length.unwrap_or(length))?;
             return store_requests(store, wanted.key, items, &requests, started.elapsed().as_secs_f64());
+        }
+        What::Defined(used) => {
+            let task = &sources.defined[&used.name];
+            let seconds = || started.elapsed().as_secs_f64();
+            return defined::store(given, (backbone, tokenizer), (used, task), (store, wanted.key), seconds);
         }
     };
     store_windows(store, wanted.key, &windows, started.elapsed().as_secs_f64())

@@ -104,6 +104,8 @@ pub enum Of {
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
+    /// A task or group by a definition of lm-evaluation-harness, which says itself how that is.
+    Defined,
 }
 
 /// All that is known of a metric.
@@ -166,7 +168,7 @@ impl fmt::Debug for MetricEntry {
 }
 
 /// A metric with no more than a look; each file says what it is.
-const BARE: MetricEntry = MetricEntry {
+pub(super) const BARE: MetricEntry = MetricEntry {
     id: "",
     name: "",
     label: "",

@@ -13,6 +13,7 @@ mod boundary_error;
 mod byte_perplexity;
 mod channel_error;
 mod channels_reduced;
+mod defined;
 mod entry;
 mod memory;
 mod memory_size;
@@ -131,7 +132,7 @@ impl Metric {
         if TASKS.iter().any(|task| task.name == id) {
             return Ok(Self::task(id));
         }
-        if let Some(metric) = Self::of_prompt(id) {
+        if let Some(metric) = Self::of_prompt(id).or_else(|| Self::of_definition(id)) {
             return Ok(metric);
         }
         let mut families = ENTRIES.iter().filter(|entry| entry.has_members());
@@ -153,6 +154,27 @@ impl Metric {
         let entry = ENTRIES.iter().find(|entry| entry.id == family && matches!(entry.of, Of::Prompt(_)))?;
         let (length, batch) = prompt(member)?;
         Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(length, batch) })
+    }
+
+    /// `mmlu(shots=5)/acc,none`
+    fn of_definition(id: &str) -> Option<Self> {
+        let (of, what) = id.rsplit_once('/')?;
+        let (metric, filter) = what.split_once(',')?;
+        defined::ENTRIES.iter().any(|entry| entry.id == metric).then(|| Self::defined(of, metric, filter))
+    }
+
+    /// A metric of a task or group by a definition of lm-evaluation-harness, under its names. One that is none of its is
+    /// taken for an accuracy.
+    pub fn defined(of: &str, metric: &str, filter: &str) -> Self {
+        let entry = defined::ENTRIES.iter().find(|entry| entry.id == metric).unwrap_or(&defined::ENTRIES[0]);
+        let behind = if filter == "none" { String::new() } else { format!(",{filter}") };
+        let (id, label) = (format!("{of}/{metric},{filter}"), format!("{of} {metric}{behind}"));
+        Self { id, label, entry, member: Some(of.to_owned()) }
+    }
+
+    /// Whether it is one of these.
+    pub fn is_defined(&self) -> bool {
+        matches!(self.of, Of::Defined)
     }
 
     /// The tokens of a sequence and the sequences of the prompt that it is measured on, where the id names them.
@@ -339,6 +361,16 @@ mod tests {
         assert_eq!(tasks().len(), 9);
         assert_eq!((tasks()[0], tasks()[8]), ("arc_easy", "race"));
         assert_eq!(texts(), ["ppl_wikitext2", "ppl_c4", "ppl_ptb"]);
+    }
+
+    #[test]
+    fn a_metric_of_a_definition_is_found_by_its_id() {
+        let of = Metric::defined("group::t(shots=5)", "perplexity", "none");
+        assert_eq!(Metric::find(&of.id).unwrap(), of);
+        assert_eq!((of.label.as_str(), of.direction), ("group::t(shots=5) perplexity", Direction::Lower));
+        assert!(of.is_defined() && of.others().is_empty() && of.text().is_none() && of != TEXT.metric());
+        assert_eq!(Metric::defined("t", "exact_match", "strict").label, "t exact_match,strict");
+        assert!(Metric::find("t/none,none").is_err());
     }
 
     #[test]

@@ -1,0 +1,439 @@
+//! Tasks by lm-evaluation-harness' definitions, as a grid names them: which definitions are meant, and where their rows are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use ghostlab_definitions::definition::Data;
+use ghostlab_definitions::library::resolved;
+use ghostlab_definitions::metric::{Kind, Output};
+use ghostlab_definitions::task::SEED;
+use ghostlab_definitions::{Definition, FileRows, Group, Library, Selection, Value};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::at::{At, Positioned};
+use super::need::{Around, Found, HubSource, Need, from_here};
+use super::node::YamlPosition;
+use super::{limits, list};
+use crate::error::{Error, Result};
+use crate::files::sha256;
+use crate::hub::{Repo, RepoKind, Source, Want, Wanted};
+use crate::metric::Metric;
+use crate::tasks::{Bos, DocumentLimit};
+
+/// How a definition is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Asking {
+    /// Examples before a question; none leaves it to the definition. One that says 0 keeps it.
+    pub shots: Option<usize>,
+    /// Of the draw of examples.
+    pub seed: u64,
+    /// Whether the model's chat template is used; then whether examples are messages of their own in it.
+    pub chat: Option<bool>,
+    /// A text before all.
+    pub system: Option<String>,
+    /// Only the first documents: so many, or below 1 that part of them.
+    pub limit: Option<f64>,
+    /// Whether contexts begin with the tokenizer's special tokens.
+    pub bos: Bos,
+    /// How many tokens the backbone sees; what its config says where the file does not.
+    pub max_length: Option<usize>,
+}
+
+/// `(shots=5,chat)`; nothing of what is usual.
+impl fmt::Display for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options: Vec<String> = Vec::new();
+        options.extend(self.shots.map(|shots| format!("shots={shots}")));
+        options.extend((self.seed != SEED).then(|| format!("seed={}", self.seed)));
+        options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
+        // Long texts are told apart by their hash.
+        options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
+        options.extend((self.bos != Bos::default()).then(|| format!("bos={}", self.bos)));
+        options.extend(self.limit.map(|limit| format!("limit={limit}")));
+        options.extend(self.max_length.map(|length| format!("max_length={length}")));
+        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
+    }
+}
+
+/// One task of a definition, and how it is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DefinitionUse {
+    /// A name in [`Grid::definitions`](super::Grid::definitions): lm-eval's.
+    pub name: String,
+    pub how: Asking,
+}
+
+/// `mmlu_anatomy(shots=5)`
+impl fmt::Display for DefinitionUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, self.how)
+    }
+}
+
+/// A group of tasks that are asked alike, with scores of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupUse {
+    pub group: Group,
+    pub how: Asking,
+}
+
+/// `mmlu(shots=5)`
+impl fmt::Display for GroupUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.group.name, self.how)
+    }
+}
+
+/// A definition with the files of its rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskDefinition {
+    pub definition: Definition,
+    /// The splits that are read.
+    pub rows: FileRows,
+    /// What of the hub they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// Whether a program made them up.
+    pub generated: bool,
+}
+
+impl TaskDefinition {
+    /// The files of a split.
+    pub fn files(&self, split: &str) -> &[PathBuf] {
+        self.rows.splits.get(split).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The files of the examples that are shown before a question; none where none are, or where they stand in the definition.
+    pub fn example_files(&self, how: &Asking) -> &[PathBuf] {
+        let split = self.definition.exampled().filter(|_| self.definition.shots(how.shots) > 0);
+        split.map(|split| self.files(split)).unwrap_or_default()
+    }
+
+    /// All files that are read.
+    pub fn all_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.rows.splits.values().flatten()
+    }
+}
+
+/// A column of a run: a metric of a task or of a group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DefinedColumn {
+    /// The task or the group as the grid writes it.
+    pub of: String,
+    pub metric: &'static str,
+    pub filter: String,
+}
+
+impl DefinedColumn {
+    /// The metric, whatever is scored.
+    pub fn metric(&self) -> Metric {
+        Metric::defined(&self.of, self.metric, &self.filter)
+    }
+}
+
+/// The columns of a definition's task, or of a group's tasks.
+pub fn columns(of: &str, definition: &Definition) -> Vec<DefinedColumn> {
+    let each = |filter: &str, kind: Kind| DefinedColumn { of: of.to_owned(), metric: kind.name(), filter: filter.to_owned() };
+    let pipelines = definition.filters.iter();
+    pipelines.flat_map(|filter| definition.metrics.iter().map(move |metric| each(&filter.name, metric.kind))).collect()
+}
+
+/// A definition, file or name, in a list of tasks.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum DataEntry {
+    /// A folder or file with the rows.
+    Place(PathBuf),
+    /// Files by split.
+    Splits(BTreeMap<String, Files>),
+}
+
+/// One file, or several.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Files {
+    One(PathBuf),
+    More(Vec<PathBuf>),
+}
+
+/// An entry of `evaluate.tasks` that names a definition.
+#[derive(Debug, Clone)]
+pub(super) struct DefinitionEntry {
+    pub(super) definition: String,
+    pub(super) folder: Option<PathBuf>,
+    pub(super) data: Option<DataEntry>,
+    pub(super) revision: Option<String>,
+    pub(super) generated: bool,
+    pub(super) how: Asking,
+}
+
+/// What is to be read of a definition.
+#[derive(Debug, Clone)]
+pub(super) struct Defined {
+    definition: Definition,
+    origin: Origin,
+    generated: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Origin {
+    Files(BTreeMap<String, Vec<PathBuf>>, YamlPosition),
+    Folder(Box<Need>),
+}
+
+/// What the entries of a grid mean.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Meant {
+    pub(super) uses: Vec<DefinitionUse>,
+    pub(super) groups: Vec<GroupUse>,
+    pub(super) tasks: BTreeMap<String, Defined>,
+}
+
+impl Meant {
+    /// Reads the definitions of some entries, each at its place.
+    ///
+    /// # Errors
+    /// A definition that is not there, or needs what is not offered: with its key, file and line.
+    pub(super) fn read(entries: &[(At<'_>, &DefinitionEntry)]) -> Result<Self> {
+        let mut meant = Self::default();
+        let mut shown: Vec<Positioned<String>> = Vec::new();
+        for (at, entry) in entries {
+            let Selection { tasks, groups } = selected(at, entry)?;
+            if tasks.is_empty() {
+                return Err(at.key("definition").bad("no task is defined there").found(entry.definition.clone()));
+            }
+            let how = &entry.how;
+            for definition in tasks {
+                offered(&definition)?;
+                let of = DefinitionUse { name: definition.name.clone(), how: how.clone() };
+                limits::shown("task", &of.name, &at.place())?;
+                shown.push(at.placed(of.to_string()));
+                meant.uses.push(of);
+                let defined = Defined { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
+                let other = meant.tasks.get(&defined.definition.name);
+                if other.is_some_and(|other| other.definition != defined.definition) {
+                    return Err(at.bad(format!("there are two definitions of `{}`", defined.definition.name)));
+                }
+                meant.tasks.entry(defined.definition.name.clone()).or_insert(defined);
+            }
+            for group in groups.into_iter().filter(|group| !group.metrics.is_empty()) {
+                let of = GroupUse { group, how: how.clone() };
+                shown.push(at.placed(of.to_string()));
+                meant.groups.push(of);
+            }
+        }
+        list::none_twice("evaluate.tasks", &shown)?;
+        Ok(meant)
+    }
+
+    /// The repositories and folders that are needed for some tasks.
+    pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<Need> {
+        let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
+        let need = |(name, defined): (&String, &Defined)| match &defined.origin {
+            Origin::Folder(need) => {
+                let mut need = (**need).clone();
+                need.want = need.want.take().map(|want| wanted(want, &defined.definition, &self.splits(name)));
+                Some(need)
+            }
+            Origin::Files(..) => None,
+        };
+        tasks.filter_map(need).collect()
+    }
+
+    /// The splits that are read of a task: the evaluated one, and that of the examples where some are shown.
+    fn splits(&self, name: &str) -> Vec<&str> {
+        let definition = &self.tasks[name].definition;
+        let uses = self.uses.iter().filter(|of| of.name == name);
+        let shown = uses.filter(|of| definition.shots(of.how.shots) > 0).filter_map(|_| definition.exampled());
+        let all: BTreeSet<&str> = shown.chain([definition.evaluated()]).collect();
+        all.into_iter().collect()
+    }
+
+    /// Finds the rows of each.
+    ///
+    /// # Errors
+    /// A split that is not there.
+    pub(super) fn found(&self, around: &Around<'_>) -> Result<BTreeMap<String, TaskDefinition>> {
+        let found = self.tasks.iter().map(|(name, Defined { definition, origin, generated })| {
+            let splits = self.splits(name);
+            let (rows, hub) = match origin {
+                Origin::Files(files, place) => (given(files, &splits, place)?, None),
+                Origin::Folder(need) => {
+                    let mut need = (**need).clone();
+                    need.want = need.want.take().map(|want| wanted(want, definition, &splits));
+                    let Found { path, hub, .. } = need.find(around)?;
+                    let below = || FileRows::below(&path, &definition.data, &splits);
+                    let rows = if path.is_file() { single(path, &splits, &need.place())? } else { below()? };
+                    (rows, hub)
+                }
+            };
+            let (definition, generated) = (definition.clone(), *generated);
+            Ok((name.clone(), TaskDefinition { definition, rows, hub, generated }))
+        });
+        let place = |error: Error| error.at("evaluate.tasks");
+        found.collect::<Result<_>>().map_err(place)
+    }
+}
+
+/// The one place that says which kinds of definitions are run.
+fn offered(definition: &Definition) -> Result<()> {
+    match definition.output {
+        Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
+        Output::Generate => Err(Error::bad_input("`output_type: generate_until` is not run yet")
+            .at(definition.place.to_string())
+            .expected("multiple_choice, loglikelihood or loglikelihood_rolling")
+            .found("generate_until")),
+    }
+}
+
+/// The tasks and groups that an entry means: a file, all of a folder, or a name in the folder beside it.
+fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
+    let named = at.key("definition");
+    let path = from_here(Path::new(&entry.definition), &named).value;
+    let folder = entry.folder.as_ref().map(|folder| from_here(folder, &at.key("folder")).value);
+    let place = |error: Error| if error.parts().place.is_none() { error.at(named.place().to_string()) } else { error };
+    if path.is_file() {
+        let own = path.display().to_string();
+        let is_group = resolved(&path)?.get("group").is_some();
+        // What a group names is looked for beside its file.
+        let beside = folder.or_else(|| path.parent().filter(|_| is_group).map(Path::to_owned));
+        let library = beside.iter().map(PathBuf::as_path).collect::<Vec<_>>();
+        return Library::of_folders(&library)?.select(&[&own]).map_err(place);
+    }
+    if path.is_dir() && folder.is_none() {
+        return Library::of_folders(&[&path])?.all().map_err(place);
+    }
+    let Some(folder) = folder else {
+        return Err(named
+            .bad("there is no definition of that name")
+            .expected("a file, a folder of files, or a name with the `folder` that has its definition")
+            .found(format!("`{}`", entry.definition))
+            .hint(format!("nothing is at {}", path.display())));
+    };
+    Library::of_folders(&[&folder])?.select(&[&entry.definition]).map_err(place)
+}
+
+/// Where an entry's rows are: where it says so, else where the definition does.
+fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<Origin> {
+    let (name, at) = (&definition.name, at.key("data"));
+    let Data { path, options, .. } = &definition.data;
+    match &entry.data {
+        Some(DataEntry::Splits(splits)) => {
+            let files = |of: &Files| -> Vec<PathBuf> {
+                let files = match of {
+                    Files::One(file) => std::slice::from_ref(file),
+                    Files::More(files) => files.as_slice(),
+                };
+                files.iter().map(|file| from_here(file, &at).value).collect()
+            };
+            let splits = splits.iter().map(|(split, of)| (split.clone(), files(of))).collect();
+            return Ok(Origin::Files(splits, at.place()));
+        }
+        Some(DataEntry::Place(place)) => {
+            let Positioned { value, place } = from_here(place, &at);
+            return Ok(Origin::Folder(Box::new(Need::of_rows(name, Some(value), None, place))));
+        }
+        None => {}
+    }
+    let beside = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
+    // As the loader does, from the current folder; or from the definition's, so that both can be moved together.
+    let local = |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| beside.join(path));
+    if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
+        let list = |of: &Value| -> Option<Vec<PathBuf>> {
+            let texts = of.as_list().map_or_else(|| vec![of.as_text()], |items| items.iter().map(Value::as_text).collect());
+            texts.into_iter().map(|text| text.filter(|text| !text.contains("://")).map(local)).collect()
+        };
+        let splits: Option<BTreeMap<String, Vec<PathBuf>>> = match files {
+            Value::Map(pairs) => pairs.iter().map(|(split, files)| Some((split.text(), list(files)?))).collect(),
+            // The loader's name for files without a split.
+            files => list(files).map(|files| BTreeMap::from([("train".to_owned(), files)])),
+        };
+        let splits = splits.ok_or_else(|| {
+            Error::bad_input("`data_files` is not read from there")
+                .at(definition.place.to_string())
+                .expected("paths of files, or of files by split")
+                .found(files.repr())
+                .hint("bring the files, and name them in the grid: `data: {SPLIT: FILE}`")
+        })?;
+        return Ok(Origin::Files(splits, at.place()));
+    }
+    if local(path).is_dir() {
+        return Ok(Origin::Folder(Box::new(Need::of_rows(name, Some(local(path)), None, at.place()))));
+    }
+    let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
+    let source = Repo::new(RepoKind::Dataset, path).and_then(|repo| Source::new(repo, revision)).map_err(|error| {
+        error
+            .at(format!("{}, dataset_path", definition.place))
+            .hint("`data: FOLDER` or `data: {SPLIT: FILE}` in the grid says where the rows are")
+    })?;
+    let want = Want { source, files: Vec::new() };
+    Ok(Origin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
+}
+
+/// Loaders of local files.
+const BUILDERS: [&str; 2] = ["json", "parquet"];
+
+/// The files of splits in the layouts that data sets of the hub have.
+fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
+    let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|of| format!("{of}/"));
+    let folder = folder.unwrap_or_default();
+    let bases = match &definition.data.name {
+        Some(name) => [format!("{name}/"), format!("data/{name}/"), "data/".to_owned(), String::new()],
+        None => ["data/".to_owned(), "default/".to_owned(), "data/default/".to_owned(), String::new()],
+    };
+    let mut files = Vec::new();
+    for (split, base) in splits.iter().flat_map(|split| bases.iter().map(move |base| (split, base))) {
+        for form in ["-*-of-*.parquet", ".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", "/*.parquet"] {
+            files.push(Wanted::optional(format!("{folder}{base}{split}{form}")));
+        }
+    }
+    Want { files, ..want }
+}
+
+/// Files that somebody named, of those splits that are read.
+fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], place: &YamlPosition) -> Result<FileRows> {
+    let of_split = |split: &&str| {
+        let known = || format!("`{}`", files.keys().map(String::as_str).collect::<Vec<_>>().join("`, `"));
+        let own = files.get(*split).filter(|own| !own.is_empty()).ok_or_else(|| {
+            Error::bad_input(format!("nobody says which file the split `{split}` is"))
+                .at(place.to_string())
+                .expected(format!("`data: {{{split}: FILE}}`"))
+                .found(known())
+        })?;
+        match own.iter().find(|file| !file.is_file()) {
+            Some(file) => Err(Error::missing("a task's rows are not there")
+                .at(place.to_string())
+                .expected(format!("a file at {}", file.display()))
+                .found("nothing")),
+            None => Ok(((*split).to_owned(), own.clone())),
+        }
+    };
+    Ok(FileRows { splits: splits.iter().map(of_split).collect::<Result<_>>()? })
+}
+
+/// One file stands for the only split that is read.
+fn single(file: PathBuf, splits: &[&str], place: &str) -> Result<FileRows> {
+    match splits {
+        [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
+        several => Err(Error::bad_input("one file cannot be several splits")
+            .at(place.to_owned())
+            .expected("`data: {SPLIT: FILE, …}`, or a folder")
+            .found(format!("the splits {}", several.join(", ")))),
+    }
+}
+
+/// Checks what of an entry is a number.
+pub(super) fn check(at: &At<'_>, how: &Asking) -> Result<()> {
+    if let Some(length) = how.max_length {
+        limits::count(1, length, "the number of tokens that a backbone sees", &at.key("max_length").place())?;
+    }
+    if let Some(shots) = how.shots {
+        limits::count(0, shots, "the number of examples", &at.key("shots").place())?;
+    }
+    match how.limit {
+        Some(limit) => DocumentLimit::new(limit).map(drop).map_err(|error| error.at(at.key("limit").place().to_string())),
+        None => Ok(()),
+    }
+}
