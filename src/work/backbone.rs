@@ -35,13 +35,23 @@ impl KeyedBackbone<'_> {
         if name != CPU.name {
             of["engine"] = json!(name);
         }
+        // Before that the own kernels' output projection was f32 whatever the layers were in.
+        if self.has_half_head() {
+            of["head"] = json!(dtype);
+        }
         of
     }
 
     /// Who computes with another engine shares no chunks and no claims: what fails there need not fail here. Names are
     /// older than the word engine: the CPU's have none in them.
     pub(crate) fn other_engine(&self) -> String {
-        if self.engine == CPU { String::new() } else { format!(" {}", self.engine) }
+        let head = if self.has_half_head() { " with its head" } else { "" };
+        if self.engine == CPU { String::new() } else { format!(" {}{head}", self.engine) }
+    }
+
+    /// Whether the own kernels compute the output projection in another type than f32.
+    fn has_half_head(&self) -> bool {
+        self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
     }
 }
 

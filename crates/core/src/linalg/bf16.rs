@@ -5,13 +5,69 @@
 //! of two bf16 is exact in f32, and both add that of `2k + 1` before that of `2k`, so that results are the same to the bit
 //! on every processor, but for numbers below 1e-38.
 
-use super::gemm::{MatrixView, Update, profile};
+use std::ops::Range;
+
+use super::gemm::MatrixView;
+use super::panels::{Kind, LANES, ROWS, Sums};
 use super::simd;
 
-/// Columns of a panel: two registers of 16.
-pub(crate) const LANES: usize = 32;
-/// Rows of a tile: with two registers of sums each they leave room for the panel's.
-const ROWS: usize = 8;
+/// Weights in bf16, pairs of them in one word.
+pub(crate) struct Bf16;
+
+/// Rows in bf16, `[rows, width]` pairs.
+pub(crate) struct PairedRows {
+    words: Vec<u32>,
+    width: usize,
+}
+
+impl Kind for Bf16 {
+    type Word = u32;
+    type Rows<'x> = PairedRows;
+
+    /// Where numbers are odd a zero ends the last pair.
+    fn depth(inner: usize) -> usize {
+        inner.div_ceil(2)
+    }
+
+    #[inline(always)]
+    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
+        for (line, of) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
+            line[column] = pair(of[0], of.get(1).copied().unwrap_or(0.0));
+        }
+    }
+
+    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
+        let word = panel[k / 2 * LANES + column];
+        f32::from_bits(if k.is_multiple_of(2) { word << 16 } else { word & 0xffff_0000 })
+    }
+
+    fn rows(x: MatrixView<'_, f32>) -> PairedRows {
+        let width = Self::depth(x.width());
+        let mut words = Vec::with_capacity(x.height() * width); // [rows, inner / 2]
+        simd::widest(
+            #[inline(always)]
+            || {
+                for row in (0..x.height()).map(|row| x.row(row)) {
+                    let (whole, rest) = row.as_chunks::<2>();
+                    words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
+                    words.extend(rest.iter().map(|&last| pair(last, 0.0)));
+                }
+            },
+        );
+        PairedRows { words, width }
+    }
+
+    fn multiply(rows: &PairedRows, block: Range<usize>, panel: &[u32], sums: &mut Sums, carry: bool) {
+        let words = &rows.words[block.start * rows.width..block.end * rows.width];
+        let mut own: Sums = [[0.0; LANES]; ROWS];
+        let high = block.len();
+        Tile::best().multiply(words, rows.width, panel, &mut own[..high]);
+        match carry {
+            false => *sums = own,
+            true => sums.as_flattened_mut().iter_mut().zip(own.as_flattened()).for_each(|(sum, own)| *sum += own),
+        }
+    }
+}
 
 /// The nearest bf16 in the upper half of a word, the even one of two as near; NaN stays NaN.
 #[inline(always)]
@@ -25,82 +81,6 @@ fn rounded(x: f32) -> u32 {
 #[inline(always)]
 pub(crate) fn pair(first: f32, second: f32) -> u32 {
     rounded(first) >> 16 | rounded(second)
-}
-
-/// Pairs of a row of `inner` numbers: where they are odd a zero ends the last.
-pub(crate) fn pairs(inner: usize) -> usize {
-    inner.div_ceil(2)
-}
-
-/// Weights `[inner, outer]` in bf16, in panels of 32 columns: `[outer / 32, inner / 2, 32]` pairs. The last panel is filled
-/// up with zeros.
-pub(crate) struct Panels {
-    pairs: Vec<u32>,
-    inner: usize,
-    outer: usize,
-}
-
-impl Panels {
-    /// Pairs of one panel.
-    pub(crate) fn panel(inner: usize) -> usize {
-        pairs(inner) * LANES
-    }
-
-    /// Pairs of all panels.
-    pub(crate) fn length(inner: usize, outer: usize) -> usize {
-        Self::panel(inner) * outer.div_ceil(LANES)
-    }
-
-    /// Takes panels over. Another length than [`Self::length`] is a programming error and panics.
-    pub(crate) fn new(pairs: Vec<u32>, inner: usize, outer: usize) -> Self {
-        assert!(pairs.len() == Self::length(inner, outer), "panels of another matrix");
-        Self { pairs, inner, outer }
-    }
-
-    pub(crate) fn outer(&self) -> usize {
-        self.outer
-    }
-}
-
-/// `destination ← x·W` or `destination ← destination + x·W`. A row's result depends on no other row.
-///
-/// # Shapes
-/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`; others are a programming error and panic.
-pub(crate) fn product(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels) {
-    let (rows, inner, outer) = (x.height(), weights.inner, weights.outer);
-    assert!(x.width() == inner && destination.len() == rows * outer, "a product of unlike shapes");
-    let started = profile::start();
-    let width = pairs(inner);
-    let mut words = Vec::with_capacity(rows * width); // [rows, inner / 2]
-    simd::widest(
-        #[inline(always)]
-        || {
-            for row in (0..rows).map(|row| x.row(row)) {
-                let (whole, rest) = row.as_chunks::<2>();
-                words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
-                words.extend(rest.iter().map(|&last| pair(last, 0.0)));
-            }
-        },
-    );
-    let tile = Tile::best();
-    let mut sums = [[0.0; LANES]; ROWS];
-    for (panel, weights) in weights.pairs.chunks_exact(Panels::panel(inner).max(1)).enumerate() {
-        let first = panel * LANES;
-        let columns = LANES.min(outer - first);
-        for (block, words) in words.chunks(ROWS * width.max(1)).enumerate() {
-            let high = words.len() / width;
-            tile.multiply(words, width, weights, &mut sums[..high]);
-            for (row, sums) in sums[..high].iter().enumerate() {
-                let at = (block * ROWS + row) * outer + first;
-                let out = &mut destination[at..at + columns];
-                match into {
-                    Update::Replace => out.copy_from_slice(&sums[..columns]),
-                    Update::Add => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
-                }
-            }
-        }
-    }
-    profile::stop(started, 1);
 }
 
 /// How a tile is multiplied on this processor.
@@ -216,20 +196,15 @@ mod tests {
     use half::bf16;
 
     use super::*;
+    use crate::linalg::gemm::Update;
+    use crate::linalg::panels::{Panels, product};
 
     fn noise(i: usize) -> f32 {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
     }
 
-    fn panels(weights: &[f32], inner: usize, outer: usize) -> Panels {
-        let at = |k: usize, column: usize| if k < inner && column < outer { weights[k * outer + column] } else { 0.0 };
-        let mut words = Vec::new();
-        for first in (0..outer).step_by(LANES) {
-            for k in (0..inner).step_by(2) {
-                words.extend((first..first + LANES).map(|column| pair(at(k, column), at(k + 1, column))));
-            }
-        }
-        Panels::new(words, inner, outer)
+    fn panels(weights: &[f32], inner: usize, outer: usize) -> Panels<Bf16> {
+        Panels::of_rows(weights, inner, outer)
     }
 
     #[test]
@@ -270,18 +245,18 @@ mod tests {
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let matrix = panels(&w, inner, outer);
-        let product = |rows: usize| {
+        let of_rows = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
-            super::product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &matrix);
+            product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &matrix);
             out
         };
-        let all = product(37);
+        let all = of_rows(37);
         for rows in 1..37 {
-            assert!(product(rows).iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
+            assert!(of_rows(rows).iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
         }
-        let width = pairs(inner);
+        let width = Bf16::depth(inner);
         let words: Vec<u32> = x[..inner].chunks(2).map(|of| pair(of[0], of.get(1).copied().unwrap_or(0.0))).collect();
-        for (panel, weights) in matrix.pairs.chunks_exact(width * LANES).enumerate() {
+        for (panel, weights) in matrix.words().chunks_exact(width * LANES).enumerate() {
             let (mut plain, mut best) = ([[0.0; LANES]], [[0.0; LANES]]);
             Tile::Plain.multiply(&words, width, weights, &mut plain);
             Tile::best().multiply(&words, width, weights, &mut best);

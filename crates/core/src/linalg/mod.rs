@@ -3,8 +3,10 @@
 pub mod adam;
 pub(crate) mod bf16;
 pub mod explained;
+pub(crate) mod float32;
 pub mod gemm;
 pub mod hadamard;
+pub(crate) mod panels;
 pub mod simd;
 pub mod solve;
 pub mod spectrum;

@@ -54,7 +54,7 @@ pub struct EngineRequest {
 /// What runs a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// The own kernels, with the products of the layers in that type.
+    /// The own kernels, with the products of the layers and of the output projection in that type.
     Cpu(Products),
     Candle(Placement),
 }
@@ -145,19 +145,19 @@ impl EngineChoice {
 
     /// Bytes of the weights that a program needs, where they are.
     pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
-        let (of_layer, of_table, one_table) = match self {
+        let (of_layer, of_embedding, one_table) = match self {
             // The own kernels have the output projection in another layout than the embedding.
             Self::Cpu(products) => (products.bytes(), Products::F32.bytes(), false),
             Self::Candle(at) => (at.dtype.bytes(), at.dtype.bytes(), true),
         };
-        config.needed_bytes(program, of_layer, of_table, one_table)
+        config.needed_bytes(program, of_layer, of_embedding, one_table)
     }
 
     /// Bytes of weights in this machine's memory within a budget. The largest part has to be there whatever the budget, if
     /// only on its way to another device.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
-        let largest = config.layer_bytes(products).max(config.head_bytes());
+        let largest = config.layer_bytes(products).max(config.head_bytes(products));
         match self {
             Self::Candle(at) if at.device != DeviceName::Cpu => largest,
             _ => self.weight_bytes(config).min(budget.max(largest)),
@@ -240,7 +240,7 @@ mod tests {
         let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
         let config = config.unwrap();
         let on = |device, dtype| EngineChoice::Candle(Placement { device, dtype });
-        let largest = config.layer_bytes(Products::F32).max(config.head_bytes());
+        let largest = config.layer_bytes(Products::F32).max(config.head_bytes(Products::F32));
         let cpu = EngineChoice::Cpu(Products::F32);
         assert_eq!(on(DeviceName::Cuda(0), FloatType::Bf16).held_bytes(&config, u64::MAX), largest);
         assert_eq!(cpu.held_bytes(&config, u64::MAX), config.weight_bytes(Products::F32));

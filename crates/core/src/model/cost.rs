@@ -65,7 +65,7 @@ impl Config {
 
     /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
     pub fn weight_bytes(&self, products: Products) -> u64 {
-        self.layers as u64 * self.layer_bytes(products) + 2 * self.head_bytes()
+        self.layers as u64 * self.layer_bytes(products) + self.head_bytes(Products::F32) + self.head_bytes(products)
     }
 
     /// Bytes of one layer's weights, without its norms.
@@ -75,9 +75,9 @@ impl Config {
         products.bytes() * (c * (2 * q + 2 * kv) + 3 * c * f) as u64
     }
 
-    /// Bytes of the output projection, in f32; the embedding has as many.
-    pub fn head_bytes(&self) -> u64 {
-        4 * (self.vocab * self.hidden) as u64
+    /// Bytes of the output projection. The embedding has as many as that in f32.
+    pub fn head_bytes(&self, products: Products) -> u64 {
+        products.bytes() * (self.vocab * self.hidden) as u64
     }
 
     /// A budget as bytes for weights, and for streams where the weights are made by need.
@@ -86,30 +86,27 @@ impl Config {
         (budget - streams, streams)
     }
 
-    /// Bytes of the weights that a program needs, its operators among them, which are f32 everywhere. A number of a layer has
-    /// `of_layer`, one of the embedding or the output projection `of_table`; where these are tied, `one_table` says whether
-    /// they are one in memory too.
-    pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_table: u64, one_table: bool) -> u64 {
-        let table = |step: &Step| match step {
-            Step::Embed if one_table && self.tied_embeddings => 0,
-            Step::Embed | Step::Head => of_table,
-            _ => 0,
-        };
-        program.0.iter().map(|step| self.step_bytes(step, of_layer, table(step))).sum()
+    /// Bytes of the weights that a program needs, its operators among them, which are f32 everywhere. A number of a layer or the
+    /// output projection has `of_layer`, one of the embedding `of_embedding`; where these two are tied, `one_table` says
+    /// whether they are one in memory too.
+    pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_embedding: u64, one_table: bool) -> u64 {
+        let embedding = if one_table && self.tied_embeddings { 0 } else { of_embedding };
+        program.0.iter().map(|step| self.step_bytes(step, of_layer, embedding)).sum()
     }
 
-    fn step_bytes(&self, step: &Step, of_layer: u64, of_table: u64) -> u64 {
+    fn step_bytes(&self, step: &Step, of_layer: u64, of_embedding: u64) -> u64 {
         let (c, f) = (self.hidden, self.intermediate);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let of_operator = |operator: &Operator| (size_of::<f32>() * operator.numbers()) as u64;
         match step {
-            Step::Embed | Step::Head => of_table * (self.vocab * c) as u64,
+            Step::Embed => of_embedding * (self.vocab * c) as u64,
+            Step::Head => of_layer * (self.vocab * c) as u64,
             Step::Attention(_) => of_layer * (c * (2 * q + 2 * kv)) as u64,
             Step::Mlp(_) => of_layer * (3 * c * f) as u64,
             Step::Apply(operator) => of_operator(operator),
             Step::Edited(half, layer, operator) => {
                 let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
-                self.step_bytes(&plain, of_layer, of_table) + of_operator(operator)
+                self.step_bytes(&plain, of_layer, of_embedding) + of_operator(operator)
             }
         }
     }
@@ -118,7 +115,7 @@ impl Config {
     /// be a quarter of all, with the output projection; the matrix with its gradient and moments; the logits with what
     /// differentiating them keeps.
     pub fn training_bytes(&self, length: usize) -> u64 {
-        let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes(Products::F32) + self.head_bytes();
+        let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes(Products::F32) + self.head_bytes(Products::F32);
         weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
     }
 

@@ -21,6 +21,7 @@ use super::tensor_name::FINAL_NORM;
 use super::tensors::checked;
 use super::trie::Model;
 use crate::error::{Error, Result};
+use crate::linalg::panels::Panels;
 
 /// A backbone's weights, ready to run.
 #[derive(Clone)]
@@ -97,7 +98,7 @@ impl Decoder {
         Self::load_within(config, folder, Products::F32, u64::MAX)
     }
 
-    /// As [`Self::load_with`], with the products of the layers in that type, and `budget` bytes of memory: where the weights are more, each layer and the head are made
+    /// As [`Self::load_with`], with the products of the layers and of the output projection in that type, and `budget` bytes of memory: where the weights are more, each layer and the head are made
     /// from the weight files when a step needs them, the next one while the one before computes, and the one goes that is
     /// needed last. Rows of the embedding are read when they are asked for. A part of the budget is for streams, so that
     /// more than one batch goes through the layers together. Results do not depend on the budget.
@@ -118,7 +119,7 @@ impl Decoder {
         &self.config
     }
 
-    /// What the products of the layers are computed in.
+    /// What products with weights are computed in.
     pub(super) fn products(&self) -> Products {
         self.products
     }
@@ -139,9 +140,12 @@ impl Decoder {
     /// `state [tokens, C]`; result `[rows, vocab]`.
     pub fn logits(&self, state: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let head = self.parts.get(self.config.layers)?;
-        let (x, weight, norm) = (elements(state)?, elements(head.head()?)?, elements(&self.final_norm)?);
+        let (x, norm) = (elements(state)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
-        let logits = kernels::logits(&x, self.config.hidden, norm, &weight, rows);
+        let logits = match head.head()? {
+            LayerMatrix::F32(weight) => kernels::logits(&x, self.config.hidden, norm, weight, rows),
+            LayerMatrix::Bf16(weight) => kernels::logits(&x, self.config.hidden, norm, weight, rows),
+        };
         tensor(logits, &[rows.len(), self.config.vocab])
     }
 
@@ -172,9 +176,9 @@ impl Decoder {
         let LayerMatrix::F32(target) = target else {
             return Err(Error::job("weights in bf16 cannot be changed").at(format!("layer {layer}, {half:?}")));
         };
-        let shape = target.dims().to_vec();
-        let product = operator.apply(&elements(target)?)?;
-        *target = tensor(product, &shape)?;
+        let columns = target.outer();
+        let product = operator.apply(&target.to_rows())?;
+        *target = Arc::new(Panels::of_rows(&product, product.len() / columns, columns));
         let mut folded = self.clone();
         folded.parts.replace(layer, weights)?;
         Ok(folded)
@@ -195,7 +199,7 @@ impl Decoder {
         let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let bias = slices(layer.bias.as_ref())?;
-        let qkv = kernels::project(&x, c, before, layer.qkv.get()?.weight(), bias.as_deref()); // [tokens, (H + 2K)·D]
+        let qkv = kernels::project(&x, c, before, layer.qkv.weight(), bias.as_deref()); // [tokens, (H + 2K)·D]
         let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
         let heads = Heads {
             queries: config.heads,
@@ -209,7 +213,7 @@ impl Decoder {
         let width = config.heads * config.head_dim;
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
-        let out = kernels::linear(&context, width, layer.output.get()?.weight(), after, stream);
+        let out = kernels::linear(&context, width, layer.output.weight(), after, stream);
         tensor(out, &[x.len() / c, c])
     }
 
@@ -220,8 +224,8 @@ impl Decoder {
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
-        let (gate_up, down) = (layer.gate_up.get()?, layer.down.get()?);
-        let out = kernels::mlp(&x, c, before, gate_up.weight(), down.weight(), after, stream);
+        let (gate_up, down) = (layer.gate_up.weight(), layer.down.weight());
+        let out = kernels::mlp(&x, c, before, gate_up, down, after, stream);
         tensor(out, &[x.len() / c, c])
     }
 
@@ -289,9 +293,12 @@ impl Model for Decoder {
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
         let head = self.parts.get(self.config.layers)?;
         let targets = batch.targets_among(x.dim(0)?);
-        let (x, weight, norm) = (elements(x)?, elements(head.head()?)?, elements(&self.final_norm)?);
+        let (x, norm) = (elements(x)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
-        Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &targets))
+        Ok(match head.head()? {
+            LayerMatrix::F32(weight) => kernels::predictions(&x, self.config.hidden, norm, weight, &targets),
+            LayerMatrix::Bf16(weight) => kernels::predictions(&x, self.config.hidden, norm, weight, &targets),
+        })
     }
 }
 

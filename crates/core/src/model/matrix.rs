@@ -1,19 +1,18 @@
-//! The weights of a linear layer in memory: in f32 as a tensor, or in bf16 as panels.
+//! The weights of a linear layer, or of the output projection, in memory: panels in f32 or bf16.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
-use candle_core::Tensor;
 use serde::Serialize;
 
 use super::kernels::Weight;
-use super::slice::{elements, tensor};
 use super::weights::Weights;
 use crate::error::Result;
-use crate::linalg::bf16::Panels;
+use crate::linalg::bf16::Bf16;
+use crate::linalg::float32::F32;
+use crate::linalg::panels::Panels;
 
-/// What the CPU engine computes the products of the layers in; all else is in f32, the sums of those products too.
+/// What the CPU engine computes the products of the layers and of the output projection in; all else is in f32, the sums of those products too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Products {
@@ -45,11 +44,11 @@ impl fmt::Display for Products {
     }
 }
 
-/// `[inner, outer]`: the layout in which the product is fastest.
+/// `[inner, outer]`, in panels.
 #[derive(Clone)]
 pub(super) enum LayerMatrix {
-    F32(Tensor),
-    Bf16(Arc<Panels>),
+    F32(Arc<Panels<F32>>),
+    Bf16(Arc<Panels<Bf16>>),
 }
 
 impl LayerMatrix {
@@ -57,38 +56,22 @@ impl LayerMatrix {
     ///
     /// # Errors
     /// As [`Weights::take`].
-    pub(super) fn read(
+    pub(super) fn read<N: AsRef<str>>(
         products: Products,
         weights: &Weights,
-        matrices: &[(String, usize)],
+        matrices: &[(N, usize)],
         inner: usize,
     ) -> Result<Self> {
-        let outer = matrices.iter().map(|(_, outer)| outer).sum();
         Ok(match products {
-            Products::F32 => Self::F32(tensor(weights.transposed(matrices, inner)?, &[inner, outer])?),
+            Products::F32 => Self::F32(Arc::new(weights.panels(matrices, inner)?)),
             Products::Bf16 => Self::Bf16(Arc::new(weights.panels(matrices, inner)?)),
         })
     }
 
     /// The weights, borrowed.
-    pub(super) fn get(&self) -> Result<Held<'_, impl Deref<Target = [f32]> + Sync + '_>> {
-        Ok(match self {
-            Self::F32(weight) => Held::F32(elements(weight)?),
-            Self::Bf16(panels) => Held::Bf16(panels),
-        })
-    }
-}
-
-/// Weights, held while a kernel reads them.
-pub(super) enum Held<'a, F32> {
-    F32(F32),
-    Bf16(&'a Panels),
-}
-
-impl<F32: Deref<Target = [f32]>> Held<'_, F32> {
     pub(super) fn weight(&self) -> Weight<'_> {
         match self {
-            Self::F32(weight) => Weight::F32(weight),
+            Self::F32(panels) => Weight::F32(panels),
             Self::Bf16(panels) => Weight::Bf16(panels),
         }
     }

@@ -182,11 +182,11 @@ impl Operator {
     /// `x·W` for each row.
     fn product(&self, x: &[f32]) -> Result<Vec<f32>> {
         match &self.matrix {
-            Matrix::Dense(matrix) => Ok(kernels::linear(x, self.channels, Weight::F32(&elements(matrix)?), None, None)),
+            Matrix::Dense(matrix) => linear(x, self.channels, matrix, None),
             Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
             Matrix::LowRank { down, up } => {
-                let narrow = kernels::linear(x, self.channels, Weight::F32(&elements(down)?), None, None); // [rows, r]
-                Ok(kernels::linear(&narrow, up.dims()[0], Weight::F32(&elements(up)?), None, Some(x)))
+                let narrow = linear(x, self.channels, down, None)?; // [rows, r]
+                linear(&narrow, up.dims()[0], up, Some(x))
             }
         }
     }
@@ -246,6 +246,15 @@ impl Operator {
     pub(super) fn content(&self) -> &[u8] {
         &self.key
     }
+}
+
+/// `x·W`, or `x·W` added to a residual stream.
+///
+/// # Shapes
+/// `x [rows, inner]`, `matrix [inner, outer]`, `residual [rows, outer]`.
+fn linear(x: &[f32], inner: usize, matrix: &Tensor, residual: Option<&[f32]>) -> Result<Vec<f32>> {
+    let (weight, outer) = (elements(matrix)?, matrix.dims()[1]);
+    Ok(kernels::linear(x, inner, Weight::Plain(&weight, outer), None, residual))
 }
 
 fn key_of<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 pub(super) enum ModelPart {
     Layer(Layer),
     /// `[C, vocab]`
-    Head(Tensor),
+    Head(LayerMatrix),
 }
 
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl Parts {
             return Ok(Self::Kept { embedding, parts: parts.collect::<Result<_>>()? });
         }
         let mut bytes = vec![config.layer_bytes(products); config.layers];
-        bytes.push(config.head_bytes());
+        bytes.push(config.head_bytes(products));
         let weights = Arc::new(weights);
         let (own, of) = (config.clone(), Arc::clone(&weights));
         let cache = Cache::new(bytes, budget, move |part| ModelPart::read(&own, products, &of, part))?;
@@ -130,7 +130,7 @@ impl ModelPart {
         }
         let (c, vocab) = (config.hidden, config.vocab);
         let name = if config.tied_embeddings { EMBEDDING } else { HEAD };
-        tensor(weights.transposed(&[(name, vocab)], c)?, &[c, vocab]).map(Self::Head)
+        LayerMatrix::read(products, weights, &[(name, vocab)], c).map(Self::Head)
     }
 
     pub(super) fn layer(&self) -> Result<&Layer> {
@@ -140,7 +140,7 @@ impl ModelPart {
         }
     }
 
-    pub(super) fn head(&self) -> Result<&Tensor> {
+    pub(super) fn head(&self) -> Result<&LayerMatrix> {
         match self {
             Self::Head(head) => Ok(head),
             Self::Layer(_) => Err(Error::job("the last part of a backbone is not its head")),

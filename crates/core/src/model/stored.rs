@@ -10,7 +10,7 @@ use safetensors::tensor::TensorInfo;
 
 use super::shard::Shard;
 use crate::error::{Error, Result};
-use crate::linalg::bf16::{LANES, Panels, pair};
+use crate::linalg::panels::{Kind, LANES, Panels, lay_panel};
 use crate::linalg::simd;
 
 /// Bytes that a thread reads at a time.
@@ -196,15 +196,15 @@ impl Stored<'_> {
     }
 }
 
-/// Matrices `[outer, inner]`, one below the other, as panels in bf16. Numbers that are stored in another type are rounded.
-pub(super) fn panels(matrices: &[Stored<'_>], inner: usize) -> Result<Panels> {
+/// Matrices `[outer, inner]`, one below the other, as panels. Numbers that are stored in another type are converted, or rounded.
+pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<Panels<K>> {
     let rows: Vec<(usize, usize)> = matrices
         .iter()
         .enumerate()
         .flat_map(|(matrix, of)| (0..of.matrix()[0]).map(move |row| (matrix, row)))
         .collect();
-    let mut out = vec![0; Panels::length(inner, rows.len())];
-    let panels = out.par_chunks_mut(Panels::panel(inner)).zip(rows.par_chunks(LANES));
+    let mut out = vec![K::Word::default(); Panels::<K>::length(inner, rows.len())];
+    let panels = out.par_chunks_mut(Panels::<K>::panel(inner)).zip(rows.par_chunks(LANES));
     first_error(panels.map(|(panel, rows)| {
         let mut numbers = vec![0.0; rows.len() * inner]; // [up to 32, inner]
         let mut left = &mut numbers[..];
@@ -214,16 +214,7 @@ pub(super) fn panels(matrices: &[Stored<'_>], inner: usize) -> Result<Panels> {
             matrices[run[0].0].convert(run[0].1 * inner, numbers)?;
             left = rest;
         }
-        simd::widest(
-            #[inline(always)]
-            || {
-                for (column, row) in numbers.chunks_exact(inner).enumerate() {
-                    for (pairs, of) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
-                        pairs[column] = pair(of[0], of.get(1).copied().unwrap_or(0.0));
-                    }
-                }
-            },
-        );
+        lay_panel::<K>(&numbers, inner, panel);
         Ok(())
     }))?;
     matrices.iter().try_for_each(|of| of.shard.unchanged())?;
@@ -244,8 +235,10 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::linalg::bf16::product;
+    use crate::linalg::bf16::Bf16;
+    use crate::linalg::float32::F32;
     use crate::linalg::gemm::{MatrixView, Update};
+    use crate::linalg::panels::product;
     use crate::model::weights::Weights;
 
     /// A file of one tensor `w`.
@@ -306,7 +299,10 @@ mod tests {
                 file(folder.path(), dtype, [outer, inner], &bytes);
                 let weights = Weights::open(folder.path()).unwrap();
                 let plain = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap(); // [inner, 2·outer]
-                let panels = weights.panels(&[("w", outer), ("w", outer)], inner).unwrap();
+                let panels = weights.panels::<Bf16, _>(&[("w", outer), ("w", outer)], inner).unwrap();
+                assert_eq!(panels.to_rows(), plain, "{dtype} [{outer}, {inner}]");
+                let single = weights.panels::<F32, _>(&[("w", outer), ("w", outer)], inner).unwrap();
+                assert_eq!(single.to_rows(), plain, "{dtype} [{outer}, {inner}]");
                 // Each row of the unit matrix picks a row of the weights; whole numbers up to 256 are exact in bf16.
                 for k in [0, inner / 2, inner - 1] {
                     let mut unit = vec![0.0; inner];
@@ -336,7 +332,7 @@ mod tests {
                 weights.take("w", &[outer, inner]).unwrap_err(),
                 weights.rows("w", [outer, inner], &[0, 40]).unwrap_err(),
                 weights.transposed(&[("w", outer)], inner).unwrap_err(),
-                weights.panels(&[("w", outer)], inner).err().unwrap(),
+                weights.panels::<Bf16, _>(&[("w", outer)], inner).err().unwrap(),
             ];
             let expected = format!("{value} at element {first} of [50, 70001]");
             for error in errors.map(|error| error.to_string()) {
@@ -359,7 +355,7 @@ mod tests {
             weights.take("w", &[2, 3]).unwrap_err(),
             weights.rows("w", [2, 3], &[1]).unwrap_err(),
             weights.transposed(&[("w", 2)], 3).unwrap_err(),
-            weights.panels(&[("w", 2)], 3).err().unwrap(),
+            weights.panels::<F32, _>(&[("w", 2)], 3).err().unwrap(),
         ];
         for error in errors {
             let text = error.to_string();

@@ -12,7 +12,7 @@ use super::shard::Shard;
 use super::stored::{self, Float, Stored};
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::linalg::bf16::Panels;
+use crate::linalg::panels::{Kind, Panels};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -149,12 +149,12 @@ impl Weights {
         Ok(out)
     }
 
-    /// Stored matrices `[outer, inner]` as one `[inner, Σ outer]` in bf16: name and `outer` of each. What is stored in another
-    /// type is rounded.
+    /// Stored matrices `[outer, inner]` as panels of one `[inner, Σ outer]`: name and `outer` of each. What is stored in
+    /// another type is converted, or rounded.
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub(super) fn panels<N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Panels> {
+    pub(super) fn panels<K: Kind, N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Panels<K>> {
         let located = matrices.iter().map(|(name, outer)| self.locate(name.as_ref(), &[*outer, inner]));
         stored::panels(&located.collect::<Result<Vec<_>>>()?, inner)
     }

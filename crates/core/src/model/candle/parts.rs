@@ -62,7 +62,7 @@ fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     // The config counts in f32.
     let of = |bytes: u64| bytes / 4 * dtype.bytes();
     let mut sizes = vec![of(config.layer_bytes(Products::F32)); config.layers];
-    sizes.extend(vec![of(config.head_bytes()); if config.tied_embeddings { 1 } else { 2 }]);
+    sizes.extend(vec![of(config.head_bytes(Products::F32)); if config.tied_embeddings { 1 } else { 2 }]);
     sizes
 }
 

@@ -4,27 +4,28 @@ use rayon::prelude::*;
 
 use super::scratch::scratch;
 use super::{Norm, block_rows};
-use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use crate::linalg::gemm::{MatrixView, Update, profile};
+use crate::linalg::panels::{Kind, Panels, columns, product_of_few};
 use crate::linalg::simd;
 use crate::model::batch::{Prediction, ScoredRow};
 
 /// Rows and vocabulary entries of one tile of logits: it stays in a core's cache whatever the vocabulary's size.
-const TILE_ROWS: usize = 256;
+const TILE_ROWS: usize = 128;
 const TILE_VOCAB: usize = 1024;
 
 /// `log p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the
-/// likeliest token.
+/// likeliest token. Weights in bf16 are multiplied with rows in bf16; the sums, and what comes after, are in f32.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; one value for each target. Targets stand in ascending rows.
-pub(crate) fn predictions(
+pub(crate) fn predictions<K: Kind>(
     x: &[f32],
     channels: usize,
     norm: Norm<'_>,
-    weight: &[f32],
+    weight: &Panels<K>,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
-    let vocab = weight.len() / channels;
+    let vocab = weight.outer();
     // Targets of one row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     // Few rows against a whole vocabulary are work enough for a task.
@@ -39,17 +40,18 @@ pub(crate) fn predictions(
         .collect()
 }
 
-fn score(
+fn score<K: Kind>(
     x: &[f32],
     channels: usize,
     norm: Norm<'_>,
-    weight: &[f32],
+    weight: &Panels<K>,
     rows: &[&[ScoredRow]],
     normed: &mut [f32],
     tile: &mut [f32],
 ) -> Vec<Prediction> {
-    let vocab = weight.len() / channels;
+    let vocab = weight.outer();
     norm_rows(x, channels, norm, rows.iter().map(|targets| targets[0].row), normed);
+    let ready = K::rows(MatrixView::rows(normed, rows.len(), channels));
     // The softmax's denominator, gathered tile by tile: greatest logit so far, and Σ e^(logit − greatest).
     let mut greatest = vec![f32::NEG_INFINITY; rows.len()];
     let mut likeliest = vec![0usize; rows.len()];
@@ -58,12 +60,10 @@ fn score(
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
         // [rows, width]
-        gemm(
-            MatrixViewMut::rows(tile, rows.len(), width),
-            Update::Replace,
-            MatrixView::rows(normed, rows.len(), channels),
-            MatrixView::strided(&weight[first..], channels, width, vocab),
-        );
+        let started = profile::start();
+        let logits = &mut tile[..rows.len() * width];
+        columns(logits, Update::Replace, &ready, rows.len(), weight, first..first + width);
+        profile::stop(started, 1);
         for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
             simd::widest(
                 #[inline(always)]
@@ -102,13 +102,18 @@ fn score(
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; result `[rows, vocab]`.
-pub(crate) fn logits(x: &[f32], channels: usize, norm: Norm<'_>, weight: &[f32], rows: &[usize]) -> Vec<f32> {
-    let vocab = weight.len() / channels;
+pub(crate) fn logits<K: Kind>(
+    x: &[f32],
+    channels: usize,
+    norm: Norm<'_>,
+    weight: &Panels<K>,
+    rows: &[usize],
+) -> Vec<f32> {
+    let vocab = weight.outer();
     let mut normed = vec![0.0; rows.len() * channels];
     norm_rows(x, channels, norm, rows.iter().copied(), &mut normed);
     let mut out = vec![0.0; rows.len() * vocab];
-    let (normed, weight) = (MatrixView::rows(&normed, rows.len(), channels), MatrixView::rows(weight, channels, vocab));
-    gemm(MatrixViewMut::rows(&mut out, rows.len(), vocab), Update::Replace, normed, weight);
+    product_of_few(&mut out, Update::Replace, MatrixView::rows(&normed, rows.len(), channels), weight);
     out
 }
 
@@ -126,6 +131,8 @@ fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linalg::bf16::Bf16;
+    use crate::linalg::float32::F32;
 
     #[test]
     fn of_equal_logits_the_lowest_token_is_the_likeliest() {
@@ -134,9 +141,10 @@ mod tests {
         for token in [7, 9, TILE_VOCAB + 3] {
             weight[token] = 1.0;
         }
+        let panels = Panels::<F32>::of_rows(&weight, 1, vocab);
         let norm = Norm { weight: &[1.0], eps: 1e-5 };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
-        let flags: Vec<bool> = predictions(&[2.0], 1, norm, &weight, &targets).iter().map(|p| p.likeliest).collect();
+        let flags: Vec<bool> = predictions(&[2.0], 1, norm, &panels, &targets).iter().map(|p| p.likeliest).collect();
         assert_eq!(flags, [true, false, false, false]);
     }
 
@@ -149,16 +157,22 @@ mod tests {
         let ones = vec![1.0; channels];
         let norm = Norm { weight: &ones, eps: 1e-5 };
         let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| ScoredRow { row, token });
-        let ours = predictions(&x, channels, norm, &weight, &targets);
-        let all = logits(&x, channels, norm, &weight, &[0, 1, 2]);
-        for (target, ours) in targets.iter().zip(ours) {
-            let row = &all[target.row * vocab..(target.row + 1) * vocab];
-            let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
-            let exact = f64::from(row[target.token as usize]) - denominator;
-            assert!((f64::from(ours.log_probability) - exact).abs() < 1e-5, "{ours:?} {exact}");
-            let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let first = row.iter().position(|&logit| logit == highest).unwrap();
-            assert_eq!(ours.likeliest, target.token as usize == first);
+        let single = Panels::<F32>::of_rows(&weight, channels, vocab);
+        let half = Panels::<Bf16>::of_rows(&weight, channels, vocab);
+        let of = |weight| {
+            (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))
+        };
+        let of_half = (predictions(&x, channels, norm, &half, &targets), logits(&x, channels, norm, &half, &[0, 1, 2]));
+        for (ours, all) in [of(&single), of_half] {
+            for (target, ours) in targets.iter().zip(ours) {
+                let row = &all[target.row * vocab..(target.row + 1) * vocab];
+                let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
+                let exact = f64::from(row[target.token as usize]) - denominator;
+                assert!((f64::from(ours.log_probability) - exact).abs() < 1e-5, "{ours:?} {exact}");
+                let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let first = row.iter().position(|&logit| logit == highest).unwrap();
+                assert_eq!(ours.likeliest, target.token as usize == first);
+            }
         }
     }
 }

@@ -4,41 +4,49 @@ use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
-use crate::linalg::bf16::{self, Panels};
+use crate::linalg::bf16::Bf16;
+use crate::linalg::float32::F32;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use crate::linalg::panels::{Panels, product, product_of_few};
 use crate::linalg::simd;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
 pub(crate) const MOST_ROWS: usize = 256;
 const LEAST_ROWS: usize = 64;
 
-/// Weights `[inner, outer]` of a linear layer.
+/// Weights `[inner, outer]`.
 #[derive(Clone, Copy)]
 pub(crate) enum Weight<'a> {
-    F32(&'a [f32]),
+    /// Of an operator, as it stands, with their columns: too few rows are multiplied with them to lay them out first.
+    Plain(&'a [f32], usize),
+    F32(&'a Panels<F32>),
     /// The rows that they are multiplied with are rounded to bf16 as well.
-    Bf16(&'a Panels),
+    Bf16(&'a Panels<Bf16>),
 }
 
 impl Weight<'_> {
-    fn outer(self, inner: usize) -> usize {
+    pub(super) fn outer(self) -> usize {
         match self {
-            Self::F32(weight) => weight.len() / inner,
+            Self::Plain(_, outer) => outer,
+            Self::F32(panels) => panels.outer(),
             Self::Bf16(panels) => panels.outer(),
         }
     }
 
-    /// `out ← x·W` or `out ← out + x·W`.
+    /// `out ← x·W` or `out ← out + x·W`; by all threads where the rows are `few`, and no others are worked on beside them.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.
-    fn product(self, x: MatrixView<'_, f32>, into: Update, out: &mut [f32]) {
-        let (inner, outer) = (x.width(), self.outer(x.width()));
-        match self {
-            Self::F32(weight) => {
-                gemm(MatrixViewMut::rows(out, x.height(), outer), into, x, MatrixView::rows(weight, inner, outer));
+    pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
+        match (self, few) {
+            (Self::Plain(weight, outer), _) => {
+                let (rows, weight) = (x.height(), MatrixView::rows(weight, x.width(), outer));
+                gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
             }
-            Self::Bf16(panels) => bf16::product(out, into, x, panels),
+            (Self::F32(panels), false) => product(out, into, x, panels),
+            (Self::F32(panels), true) => product_of_few(out, into, x, panels),
+            (Self::Bf16(panels), false) => product(out, into, x, panels),
+            (Self::Bf16(panels), true) => product_of_few(out, into, x, panels),
         }
     }
 }
@@ -54,12 +62,12 @@ pub(crate) fn project(
     weight: Weight<'_>,
     bias: Option<&[f32]>,
 ) -> Scratch {
-    let outer = weight.outer(inner);
+    let outer = weight.outer();
     let mut out = scratch(x.len() / inner * outer);
-    each_block(x, inner, &mut out, outer, |x, _, out| {
+    each_block(x, inner, &mut out, outer, |x, _, out, few| {
         let normed = before.map(|norm| normed(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
-        weight.product(x, Update::Replace, out);
+        weight.product(x, few, Update::Replace, out);
         if let Some(bias) = bias {
             out.chunks_exact_mut(outer).for_each(|row| add(row, bias));
         }
@@ -78,12 +86,12 @@ pub(crate) fn linear(
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let outer = weight.outer(inner);
+    let outer = weight.outer();
     let mut out = destination(x.len() / inner * outer, after, residual);
-    each_block(x, inner, &mut out, outer, |x, first, out| {
+    each_block(x, inner, &mut out, outer, |x, first, out, few| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
-        write(x, weight, out, after, residual);
+        write(x, weight, few, out, after, residual);
     });
     out
 }
@@ -101,14 +109,14 @@ pub(crate) fn mlp(
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let (rows, width) = (x.len() / channels, gate_up.outer(channels) / 2);
+    let (rows, width) = (x.len() / channels, gate_up.outer() / 2);
     let mut out = destination(rows * channels, after, residual);
-    each_block(x, channels, &mut out, channels, |x, first, out| {
+    each_block(x, channels, &mut out, channels, |x, first, out, few| {
         let block = x.len() / channels;
         let normed = before.map(|norm| normed(x, norm));
         let mut hidden = scratch(block * 2 * width);
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
-        gate_up.product(x, Update::Replace, &mut hidden); // [block, 2F]
+        gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
         simd::widest(
             #[inline(always)]
             || {
@@ -121,7 +129,7 @@ pub(crate) fn mlp(
         // The activations stand in the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        write(activations, down, out, after, residual);
+        write(activations, down, few, out, after, residual);
     });
     out
 }
@@ -176,11 +184,22 @@ fn destination(len: usize, after: Option<Norm<'_>>, residual: Option<&[f32]>) ->
     }
 }
 
-/// Runs `task` on blocks of rows, side by side: a block of `x`, its first row, and its block of `out`.
-fn each_block(x: &[f32], inner: usize, out: &mut [f32], outer: usize, task: impl Fn(&[f32], usize, &mut [f32]) + Sync) {
-    let step = block_rows(x.len() / inner, LEAST_ROWS, MOST_ROWS);
+/// Runs `task` on blocks of rows, side by side: a block of `x`, its first row, its block of `out`, and whether it is the only
+/// one.
+fn each_block(
+    x: &[f32],
+    inner: usize,
+    out: &mut [f32],
+    outer: usize,
+    task: impl Fn(&[f32], usize, &mut [f32], bool) + Sync,
+) {
+    let rows = x.len() / inner;
+    let step = block_rows(rows, LEAST_ROWS, MOST_ROWS);
+    if rows <= step {
+        return task(x, 0, out, true);
+    }
     let blocks = x.par_chunks(step * inner).zip(out.par_chunks_mut(step * outer));
-    blocks.enumerate().for_each(|(index, (x, out))| task(x, index * step, out));
+    blocks.enumerate().for_each(|(index, (x, out))| task(x, index * step, out, false));
 }
 
 /// Each row of `x` normed.
@@ -202,12 +221,13 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
 fn write(
     x: MatrixView<'_, f32>,
     weight: Weight<'_>,
+    few: bool,
     out: &mut [f32],
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) {
     let into = if after.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
-    weight.product(x, into, out);
+    weight.product(x, few, into, out);
     let Some(norm) = after else { return };
     simd::widest(
         #[inline(always)]
