@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::artifact::figure::{
-    Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Panels, Point, Scale, Series, Theme,
-    Value, Width,
+    Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Panels, Point, Scale, Series, Value,
+    Width,
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub(super) fn draw(
         FigureKind::Depths => each(&|backbone| Ok(drawer.depths(backbone)))?,
         FigureKind::Layers => each(&|backbone| drawer.layers(backbone))?,
     };
-    figures.into_iter().map(|(name, figure)| Ok((name, figure.draw(Theme::Light)?))).collect()
+    figures.into_iter().map(|(name, figure)| Ok((name, figure.draw()?))).collect()
 }
 
 /// The losses of the trainings of each backbone over their steps, one drawing a backbone; none where nothing was trained.
@@ -78,7 +78,7 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
         })
     };
     let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
-    backbones.iter().map(|backbone| Ok((name(backbone), curves(backbone).draw(Theme::Light)?))).collect()
+    backbones.iter().map(|backbone| Ok((name(backbone), curves(backbone).draw()?))).collect()
 }
 
 fn recovery_of(cell: &Cell) -> &str {

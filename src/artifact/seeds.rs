@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::figure::{Axis, Dots, Drawing, Draws, Figure, Theme, Width};
+use super::figure::{Axis, Dots, Drawing, Draws, Figure, Width};
 use super::paper::backbone_label;
 use crate::error::Result;
 use crate::grid::TableEntry;
@@ -79,7 +79,7 @@ pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]
         groups: cuts.iter().map(group).collect(),
         methods: methods.into_iter().map(draws).collect(),
     });
-    figure.draw(Theme::Light).map(Some)
+    figure.draw().map(Some)
 }
 
 fn of_method(all: &[(String, Values)], method: &str) -> Values {

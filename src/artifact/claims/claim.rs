@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::Deserialize;
 
-use super::outcome::Check;
-use super::setting::ClaimSetting;
+use super::checks::{Checked, Only};
 use crate::results::record::Condition;
 
 /// A claim of the paper.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Claim {
     pub id: &'static str,
     /// Whose numbers it is about: `table2`, or several that it joins.
@@ -17,7 +16,6 @@ pub struct Claim {
     /// The paper's sentence, worded as it is written.
     pub says: &'static str,
     /// Where the paper says it.
-    #[serde(rename = "where")]
     pub place: &'static str,
     /// How a word of the sentence was read that is no number: "competitive" as "first or second".
     pub reading: Option<&'static str>,
@@ -26,14 +24,12 @@ pub struct Claim {
     /// In how many of them it must be true.
     pub needed: Needed,
     /// The settings that it is about.
-    #[serde(skip)]
-    pub(super) only: fn(&Condition) -> bool,
-    #[serde(skip)]
-    pub(super) check: fn(&ClaimSetting<'_>) -> Check,
+    pub(super) only: Only,
+    pub(super) check: Checked,
 }
 
 /// What tells the settings of a claim apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimAxis {
     Backbone,
@@ -52,8 +48,10 @@ impl ClaimAxis {
 }
 
 /// In how many settings the check must be true for the claim to hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Needed {
+    #[default]
     All,
     /// In more than half of them.
     Most,
@@ -69,12 +67,6 @@ impl fmt::Display for Needed {
             Needed::AtLeast(count) => write!(f, "at least {count}"),
             Needed::Any => f.write_str("any"),
         }
-    }
-}
-
-impl Serialize for Needed {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
 use super::claim::Claim;
 use super::judge::ClaimVerdict;
 use super::outcome::Judgement;
@@ -11,7 +9,7 @@ use super::run::Artifacts;
 use crate::artifact::paper::PaperTable;
 
 /// A claim, judged on the paper's own numbers and on ours.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Judged<'a> {
     pub claim: &'a Claim,
     pub paper: ClaimVerdict,

@@ -60,13 +60,3 @@ fn unknown_settings_are_counted_and_explained() {
                     ours 4: unknown: acc_average has no value for none\n";
     assert_eq!(text, expected);
 }
-
-#[test]
-fn a_judged_claim_is_json() {
-    let json = serde_json::to_value(judged([&CLAIM], &table2(rows(7, 60.0)), &Artifacts::new(), "tiny")).unwrap();
-    assert_eq!(json[0]["claim"]["id"], "x");
-    assert_eq!(json[0]["claim"]["where"], "w");
-    assert_eq!(json[0]["claim"]["needed"], "all");
-    assert_eq!(json[0]["paper"]["outcome"], "holds");
-    assert_eq!(json[0]["ours"]["reason"], "table2 is not made: `ghostlab reproduce table2 --profile tiny` makes it");
-}

@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
-
 use super::claim::{Claim, ClaimAxis, Needed};
 use super::outcome::{Check, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, Known, apart};
@@ -14,7 +12,7 @@ use crate::recovery;
 use crate::results::record::{Condition, DENSE, Record};
 
 /// Whether a claim holds, and on what that rests.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ClaimVerdict {
     pub outcome: Judgement,
     /// Why it is unknown.
@@ -34,13 +32,12 @@ pub struct ClaimVerdict {
 }
 
 /// The check on one setting.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
     /// The setting before it whose layers it removes too, as its criterion chose the same ones; none where it is the first.
     /// Where all that was scored is alike as well, the two are one setting.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_of: Option<String>,
     /// The numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or what is missing.
     pub shown: String,

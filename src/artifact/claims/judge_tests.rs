@@ -233,14 +233,24 @@ fn a_claim_on_times_that_are_noise_is_unknown_and_says_how_to_time_again_where_t
 }
 
 #[test]
-fn a_verdict_is_json() {
+fn a_verdict_tells_each_setting_with_its_numbers() {
     let only = |of: &crate::results::record::Condition| of.backbone == "b" && of.depth == 6;
     let verdict = on(&Claim { over: &[Depth], only, ..claim(Needed::All) }, records());
-    assert_eq!(
-        serde_json::to_value(&verdict).unwrap(),
-        json!({
-            "outcome": "fails", "reason": null, "held": 0, "unknown": 0, "of": 1, "needed": "all", "ungated": false,
-            "settings": [{"setting": [["depth", "6"]], "outcome": "fails", "shown": "none 52.00 > ghosted 51.00"}],
-        })
-    );
+    let setting = SettingVerdict {
+        setting: vec![(Depth, "6".to_owned())],
+        outcome: Judgement::Fails,
+        cut_of: None,
+        shown: "none 52.00 > ghosted 51.00".to_owned(),
+    };
+    let expected = ClaimVerdict {
+        outcome: Judgement::Fails,
+        reason: None,
+        held: 0,
+        unknown: 0,
+        of: 1,
+        needed: Needed::All,
+        ungated: false,
+        settings: vec![setting],
+    };
+    assert_eq!(verdict, expected);
 }

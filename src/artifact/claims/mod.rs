@@ -6,7 +6,9 @@
 //! | file | noun |
 //! | --- | --- |
 //! | `claim` | a claim, and how many settings it asks for |
-//! | `sentences/` | the claims, section by section: another one is another entry there |
+//! | `claims.yaml` | the claims, section by section: another one is another entry there, and its check |
+//! | `sentences` | that file, read |
+//! | `checks` | what each claim comes to |
 //! | `setting` | the numbers of one setting, and the questions that a claim asks of them: value, mean, least, best, gap, lead, rank |
 //! | `number` | a number that may be unknown |
 //! | `outcome` | holds, fails, or unknown |
@@ -21,6 +23,7 @@
 //! that was not measured. A claim names its rivals, so that one that is missing is missed. A claim whose unknown settings
 //! could change it neither holds nor fails.
 
+mod checks;
 mod claim;
 mod compare;
 mod judge;

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
-
 /// Whether something that the paper says is so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     Holds,
     Fails,

@@ -1,10 +1,7 @@
 //! An axis: its words, its range, and ticks at numbers that are easy to read.
 
-use serde::{Deserialize, Serialize};
-
 /// How values are spaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
     #[default]
     Linear,
@@ -12,13 +9,11 @@ pub enum Scale {
 }
 
 /// What an axis says.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Axis {
     pub label: String,
     /// Shown in brackets after the label; empty where the values have none.
-    #[serde(default)]
     pub unit: String,
-    #[serde(default)]
     pub scale: Scale,
 }
 

@@ -1,10 +1,8 @@
 //! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3).
 
-use serde::{Deserialize, Serialize};
-
 use super::axis::{Axis, Decimals, Range, Scale, drawable};
 use super::font;
-use super::frame::{self, Frame, FramePlan, GAP, HALF, Width};
+use super::frame::{self, Frame, FramePlan, GAP, Groups, HALF, Width};
 use super::legend::Key;
 use super::palette::{self, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
@@ -12,12 +10,11 @@ use crate::error::{Error, Result};
 use crate::style::Dash;
 
 /// A number of a figure.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Value {
     /// None, or a number that is not finite: there is no bar, and [`Bars::missing`] in its place.
     pub value: Option<f64>,
     /// Half the length of the error bar, in the value's unit.
-    #[serde(default)]
     pub error: Option<f64>,
 }
 
@@ -34,7 +31,7 @@ impl From<Option<f64>> for Value {
 }
 
 /// The bars of one method.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Decides the colour and the marker: see [`palette::of`].
     pub method: String,
@@ -45,16 +42,14 @@ pub struct Series {
 }
 
 /// Groups of bars, one bar per method in each.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Bars {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
     /// Drawn above: of what the bars are. May be empty.
-    #[serde(default)]
     pub heading: String,
     /// Drawn below: what a reader should not miss. May be empty.
-    #[serde(default)]
     pub note: String,
     pub width: Width,
     pub axis: Axis,
@@ -134,13 +129,12 @@ impl Bars {
                 aside: 0.0,
             },
         );
-        let group_width = (frame.right - frame.left) / self.groups.len() as f64;
-        let pitch = (group_width / (self.series.len() as f64 + APART)).min(WIDEST);
+        let groups = Groups::of(&frame, (self.groups.len(), self.series.len()), APART, WIDEST);
+        let pitch = groups.pitch;
         for (i, series) in self.series.iter().enumerate() {
             let style = palette::of(&series.method);
             for (j, value) in series.values.iter().enumerate() {
-                let middle = frame.left + (j as f64 + 0.5) * group_width;
-                let x = middle + (i as f64 + 0.5 - self.series.len() as f64 / 2.0) * pitch;
+                let x = groups.column(j, i);
                 let label = self.label(*value, decimals);
                 self.bar(&mut scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
                 scene.marker(
@@ -152,13 +146,7 @@ impl Bars {
             }
         }
         frame.axis_line(&mut scene, frame.base());
-        let below = frame.bottom + MARKERS + GAP;
-        let mut end = below;
-        for (j, group) in self.groups.iter().enumerate() {
-            let middle = frame.left + (j as f64 + 0.5) * group_width;
-            let lines = font::wrap(group, group_width - GAP);
-            end = end.max(scene.lines((middle, below), &lines, Anchor::Middle));
-        }
+        let end = groups.names(&mut scene, &self.groups, frame.bottom + MARKERS + GAP);
         frame::end(&mut scene, &self.note, end);
         scene
     }

@@ -1,7 +1,5 @@
 //! Lines: the error of every channel (figure 4), the accuracy against the depth (figure 5).
 
-use serde::{Deserialize, Serialize};
-
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
 use super::frame::{self, Frame, FramePlan, GAP, Width};
@@ -12,18 +10,17 @@ use crate::error::{Error, Result};
 use crate::style::{Dash, Marker};
 
 /// A point of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     pub x: f64,
     /// None, or a number that is not finite: the line has a gap.
     pub y: Option<f64>,
     /// Half the length of the error bar, or half the width of the band.
-    #[serde(default)]
     pub error: Option<f64>,
 }
 
 /// The line of one method.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// Decides colour and marker: see [`palette::of`].
     pub method: String,
@@ -34,7 +31,7 @@ pub struct Line {
 }
 
 /// A value that holds for every x, as a dashed line across: the dense backbone's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Level {
     pub method: String,
     pub label: String,
@@ -44,23 +41,20 @@ pub struct Level {
 /// Lines over the same axes. Lines of few points have markers and error bars, and stand a little apart, so that none hides
 /// another's; where one has more than 40 points, all are thin, without markers, and errors are bands. Only a level is dashed.
 /// An axis of values that does not begin at 0 says so.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
     /// Drawn above: of what the lines are. May be empty.
-    #[serde(default)]
     pub heading: String,
     /// Drawn below: what the whiskers are, for example. May be empty.
-    #[serde(default)]
     pub note: String,
     pub width: Width,
     pub x: Axis,
     pub y: Axis,
     /// The last is drawn on top.
     pub lines: Vec<Line>,
-    #[serde(default)]
     pub levels: Vec<Level>,
 }
 

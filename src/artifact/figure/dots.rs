@@ -1,18 +1,15 @@
 //! Dots in columns: a value for each draw of a method, and a dash at their mean.
 
-use serde::{Deserialize, Serialize};
-
 use super::axis::{Axis, Range, drawable};
-use super::font;
-use super::frame::{Frame, FramePlan, GAP, MARGIN, Width};
+use super::frame::{self, Frame, FramePlan, GAP, Groups, Width};
 use super::legend::Key;
 use super::palette::{self, TEXT};
-use super::scene::{Anchor, Scene};
+use super::scene::Scene;
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
 /// The draws of one method.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Draws {
     /// Decides the colour and the marker: see [`palette::of`].
     pub method: String,
@@ -23,7 +20,7 @@ pub struct Draws {
 }
 
 /// Groups of columns of dots, one column a method in each.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
     /// For readers who hear the figure; not drawn.
     pub title: String,
@@ -77,29 +74,23 @@ impl Dots {
             aside: 0.0,
         };
         let frame = Frame::draw(&mut scene, plan);
-        let group_width = (frame.right - frame.left) / self.groups.len() as f64;
-        let pitch = (group_width / (self.methods.len() as f64 + APART)).min(WIDEST);
+        let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), APART, WIDEST);
         for (i, method) in self.methods.iter().enumerate() {
             let look = palette::of(&method.method);
             for (j, values) in method.values.iter().enumerate() {
-                let middle = frame.left + (j as f64 + 0.5) * group_width;
-                let x = middle + (i as f64 + 0.5 - self.methods.len() as f64 / 2.0) * pitch;
+                let x = groups.column(j, i);
                 let known: Vec<f64> = values.iter().filter_map(|&value| drawable(Some(value))).collect();
                 if !known.is_empty() {
-                    let (y, half) = (frame.y(known.iter().sum::<f64>() / known.len() as f64), pitch * FILLED / 2.0);
+                    let (y, half) =
+                        (frame.y(known.iter().sum::<f64>() / known.len() as f64), groups.pitch * FILLED / 2.0);
                     scene.line(&[(x - half, y), (x + half, y)], TEXT, 0.8, Dash::Solid);
                 }
                 known.iter().for_each(|&value| scene.marker((x, frame.y(value)), look.marker, look.colour, RADIUS));
             }
         }
         frame.axis_line(&mut scene, frame.bottom);
-        let below = frame.bottom + GAP;
-        let mut end = below;
-        for (j, group) in self.groups.iter().enumerate() {
-            let lines = font::wrap(group, group_width - GAP);
-            end = end.max(scene.lines((frame.left + (j as f64 + 0.5) * group_width, below), &lines, Anchor::Middle));
-        }
-        scene.height = end + MARGIN;
+        let end = groups.names(&mut scene, &self.groups, frame.bottom + GAP);
+        frame::end(&mut scene, "", end);
         scene
     }
 }

@@ -1,7 +1,5 @@
 //! What bars and curves share: the place of the plot in its figure, the value axis and its grid.
 
-use serde::{Deserialize, Serialize};
-
 use super::axis::{Axis, Range, Tick};
 use super::font;
 use super::legend::{self, Key};
@@ -10,8 +8,7 @@ use super::scene::{Anchor, Scene};
 use crate::style::Dash;
 
 /// How wide a figure is printed. Text has 8 points in both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Width {
     /// A column of the paper, 3.3 inches.
     #[default]
@@ -147,5 +144,41 @@ impl Frame {
         for (from, to) in [((x, low), (x, high)), cap(low), cap(high)] {
             scene.line(&[from, to], colour, 0.8, Dash::Solid);
         }
+    }
+}
+
+/// The room of groups side by side, each of some columns.
+pub(super) struct Groups {
+    left: f64,
+    width: f64,
+    columns: usize,
+    /// From one column to the next.
+    pub(super) pitch: f64,
+}
+
+impl Groups {
+    /// `apart` lies between two groups, in columns; a column is not wider than `widest`, however few there are.
+    pub(super) fn of(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
+        let width = (frame.right - frame.left) / groups as f64;
+        Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + apart)).min(widest) }
+    }
+
+    fn middle(&self, group: usize) -> f64 {
+        self.left + (group as f64 + 0.5) * self.width
+    }
+
+    /// The middle of a group's column.
+    pub(super) fn column(&self, group: usize, column: usize) -> f64 {
+        self.middle(group) + (column as f64 + 0.5 - self.columns as f64 / 2.0) * self.pitch
+    }
+
+    /// The groups' names from `below` down; gives where they end.
+    pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
+        let mut end = below;
+        for (group, name) in names.iter().enumerate() {
+            let lines = font::wrap(name, self.width - GAP);
+            end = end.max(scene.lines((self.middle(group), below), &lines, Anchor::Middle));
+        }
+        end
     }
 }

@@ -1,7 +1,5 @@
 //! The stacks of layers of the paper's figure 2: dense, pruned, and ghosted.
 
-use serde::{Deserialize, Serialize};
-
 use super::font;
 use super::frame::{self, GAP, HALF, MARGIN, Width};
 use super::legend::{self, Key, arrow};
@@ -11,25 +9,23 @@ use crate::error::{Error, Result};
 use crate::style::Dash;
 
 /// Layers that a criterion removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiagramRow {
     /// Above its stacks: `LLM-Streamline (contiguous)`.
     pub label: String,
     /// Layers counted from 0, each once, in any order.
     pub removed: Vec<usize>,
     /// The layers `[start, end)` that each operator stands for, none over two regions; empty: one for each region.
-    #[serde(default)]
     pub operators: Vec<(usize, usize)>,
 }
 
 /// For each selection three stacks side by side. Layer 0 is at the bottom.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
     /// Drawn above: of what the stacks are. May be empty.
-    #[serde(default)]
     pub heading: String,
     pub width: Width,
     /// Of the dense backbone.

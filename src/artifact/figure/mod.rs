@@ -14,7 +14,7 @@
 //! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
 //!
 //! ```
-//! use ghostlab::artifact::figure::{Axis, Bars, Figure, Series, Theme, Width};
+//! use ghostlab::artifact::figure::{Axis, Bars, Figure, Series, Width};
 //! let figure = Figure::Bars(Bars {
 //!     title: "Boundary error".into(),
 //!     description: "The error with and without a Ghosted Layer.".into(),
@@ -29,7 +29,7 @@
 //!     ],
 //!     missing: "failed".into(),
 //! });
-//! let drawing = figure.draw(Theme::Light)?;
+//! let drawing = figure.draw()?;
 //! assert!(drawing.svg.contains("failed"));
 //! assert!(drawing.pdf.starts_with(b"%PDF"));
 //! assert!(drawing.png.starts_with(b"\x89PNG"));
@@ -52,7 +52,6 @@ mod scene;
 mod svg;
 #[cfg(test)]
 mod tests;
-mod theme;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bars, Series, Value};
@@ -61,15 +60,11 @@ pub use dots::{Dots, Draws};
 pub use frame::Width;
 pub use layers::{DiagramRow, LayerDiagram};
 pub use panels::Panels;
-pub use theme::Theme;
-
-use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 
 /// What to draw.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Figure {
     Bars(Bars),
     Curves(Curves),
@@ -85,18 +80,18 @@ pub struct Drawing {
     pub svg: String,
     /// Of the printed size, in the light theme.
     pub pdf: Vec<u8>,
-    /// 300 dots per inch, in the theme that was asked for.
+    /// 300 dots per inch, in the light theme.
     pub png: Vec<u8>,
 }
 
 impl Figure {
-    /// Draws the figure. `theme` is the PNG's; the SVG and the PDF are the same in both.
+    /// Draws the figure.
     ///
     /// # Errors
     /// When the data is empty or does not fit together; when the drawing itself fails.
-    pub fn draw(&self, theme: Theme) -> Result<Drawing> {
+    pub fn draw(&self) -> Result<Drawing> {
         let scene = self.scene()?;
-        Ok(Drawing { svg: svg::svg(&scene), pdf: pdf::pdf(&scene)?, png: png::png(&scene, theme)? })
+        Ok(Drawing { svg: svg::svg(&scene), pdf: pdf::pdf(&scene)?, png: png::png(&scene)? })
     }
 
     fn scene(&self) -> Result<scene::Scene> {

@@ -5,7 +5,6 @@
 //! readers with protanopia or deuteranopia. In print without colour dark and light take turns, in the order in which the
 //! methods are drawn; a marker tells them apart besides.
 
-use super::theme::Theme;
 use crate::style::{Dash, Hue, Marker, Style};
 use crate::{criterion, metric, recovery};
 
@@ -22,14 +21,6 @@ impl Colour {
     const fn new(light: u32, dark: u32) -> Self {
         let ([_, r, g, b], [_, dr, dg, db]) = (light.to_be_bytes(), dark.to_be_bytes());
         Self { light: [r, g, b], dark: [dr, dg, db] }
-    }
-
-    /// Red, green and blue in a theme.
-    pub fn rgb(self, theme: Theme) -> [u8; 3] {
-        match theme {
-            Theme::Light => self.light,
-            Theme::Dark => self.dark,
-        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! Small multiples: in each panel the values of one method as an area, and over it the line of the one that all are held
 //! against. All panels have the same axes, and the axis of values begins at 0: areas can be compared.
 
-use serde::{Deserialize, Serialize};
-
 use super::axis::{Axis, Decimals, Range, Scale, drawable, plain};
 use super::curves::{Line, thinned};
 use super::font;
@@ -14,13 +12,12 @@ use crate::error::{Error, Result};
 use crate::style::Dash;
 
 /// A panel for each line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Panels {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
     /// Drawn above: of what the panels are. May be empty.
-    #[serde(default)]
     pub heading: String,
     pub width: Width,
     pub x: Axis,

@@ -10,7 +10,6 @@ use plotters::style::{Color, FontTransform, RGBColor, ShapeStyle, TextStyle};
 use super::font;
 use super::palette::{Colour, SURFACE};
 use super::scene::{Anchor, Scene, ScenePoint, Shape};
-use super::theme::Theme;
 use crate::error::{Error, Result};
 
 /// Dots per inch.
@@ -33,18 +32,18 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
     (pixels(x), pixels(y))
 }
 
-/// The PNG of a scene in a theme, of 300 dots per inch.
+/// The PNG of a scene in the light theme, of 300 dots per inch.
 ///
 /// # Errors
 /// When plotters or the encoder fails.
-pub(super) fn png(scene: &Scene, theme: Theme) -> Result<Vec<u8>> {
+pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     // Whole pixels of the written image.
     let whole = |points: f64| (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER);
     let (width, height) = (whole(scene.width), whole(scene.height));
     let (fine_width, fine_height) = (width * FINER, height * FINER);
-    let mut fine = SURFACE.rgb(theme).repeat(fine_width * fine_height);
+    let mut fine = SURFACE.light.repeat(fine_width * fine_height);
     let mut bitmap = BitMapBackend::with_buffer(&mut fine, (fine_width as u32, fine_height as u32));
-    let painted = scene.shapes.iter().try_for_each(|shape| paint(shape, &mut bitmap, theme));
+    let painted = scene.shapes.iter().try_for_each(|shape| paint(shape, &mut bitmap));
     painted.map_err(|error| Error::job("a figure could not be drawn").at(scene.title.as_str()).found(error))?;
     drop(bitmap);
     encode(&halved(&fine, width, height), width as u32, height as u32).map_err(|error| {
@@ -54,9 +53,9 @@ pub(super) fn png(scene: &Scene, theme: Theme) -> Result<Vec<u8>> {
 
 /// # Errors
 /// What plotters says.
-fn paint(shape: &Shape, bitmap: &mut BitMapBackend<'_>, theme: Theme) -> Result<(), String> {
+fn paint(shape: &Shape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
     let rgb = |colour: Colour| {
-        let [r, g, b] = colour.rgb(theme);
+        let [r, g, b] = colour.light;
         RGBColor(r, g, b)
     };
     let ink = |colour: Colour, opacity: f64, width: f64| {

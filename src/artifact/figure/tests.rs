@@ -353,8 +353,8 @@ fn the_same_data_gives_the_same_bytes_and_a_png_of_300_dots_per_inch() {
         series.values.truncate(1);
     }
     let figure = Figure::Bars(small);
-    let drawing = figure.draw(Theme::Light).unwrap();
-    assert_eq!(drawing, figure.draw(Theme::Light).unwrap());
+    let drawing = figure.draw().unwrap();
+    assert_eq!(drawing, figure.draw().unwrap());
     let mut reader = ::png::Decoder::new(std::io::Cursor::new(&drawing.png)).read_info().unwrap();
     assert!(drawing.pdf.starts_with(b"%PDF"));
     // 3.3 inches.
@@ -397,7 +397,7 @@ fn without_data_there_is_an_error_and_no_figure() {
         (Figure::Layers(diagram(16, vec![16], vec![1])), "layer 16"),
         (Figure::Layers(LayerDiagram { selections: vec![], ..diagram(16, vec![1], vec![2]) }), "1 to 2"),
     ] {
-        let message = figure.draw(Theme::Light).unwrap_err().to_string();
+        let message = figure.draw().unwrap_err().to_string();
         assert!(message.contains(words), "{words}: {message}");
     }
 }

@@ -8,18 +8,15 @@ use crate::error::{Error, Result, nearest};
 pub struct PaperTable {
     /// `table2`, …, `tableA10`, as the paper counts them.
     pub name: &'static str,
-    /// What it shows.
-    pub about: &'static str,
     /// The names under which the paper shows the same numbers again.
     pub aliases: &'static [&'static str],
     text: &'static str,
 }
 
 macro_rules! table {
-    ($name:literal, $aliases:expr, $about:literal) => {
+    ($name:literal, $aliases:expr) => {
         PaperTable {
             name: $name,
-            about: $about,
             aliases: $aliases,
             text: include_str!(concat!("../../../data/paper/", $name, ".csv")),
         }
@@ -27,17 +24,17 @@ macro_rules! table {
 }
 
 static TABLES: [PaperTable; 11] = [
-    table!("table2", &[], "accuracy on nine tasks, three backbones, calibrated on C4"),
-    table!("table3", &[], "perplexity on three texts and the mean accuracy, three backbones"),
-    table!("table4", &["tableA3"], "the number of calibration sequences"),
-    table!("table5", &[], "memory, latency and quality of LLaMA-3.1-8B"),
-    table!("tableA4", &[], "accuracy after training the repaired model"),
-    table!("tableA5", &[], "perplexity after training the repaired model"),
-    table!("tableA6", &[], "accuracy on nine tasks, three more backbones"),
-    table!("tableA7", &[], "accuracy on nine tasks, calibrated on WikiText-2"),
-    table!("tableA8", &[], "latency of LLaMA-3.1-8B with 7 of 32 layers removed"),
-    table!("tableA9", &[], "latency of LLaMA-3.1-8B with 11 of 32 layers removed"),
-    table!("tableA10", &[], "two ways to compute the ghost layer"),
+    table!("table2", &[]),          // accuracy on nine tasks, three backbones, calibrated on C4
+    table!("table3", &[]),          // perplexity on three texts and the mean accuracy, three backbones
+    table!("table4", &["tableA3"]), // the number of calibration sequences
+    table!("table5", &[]),          // memory, latency and quality of LLaMA-3.1-8B
+    table!("tableA4", &[]),         // accuracy after training the repaired model
+    table!("tableA5", &[]),         // perplexity after training the repaired model
+    table!("tableA6", &[]),         // accuracy on nine tasks, three more backbones
+    table!("tableA7", &[]),         // accuracy on nine tasks, calibrated on WikiText-2
+    table!("tableA8", &[]),         // latency of LLaMA-3.1-8B with 7 of 32 layers removed
+    table!("tableA9", &[]),         // latency of LLaMA-3.1-8B with 11 of 32 layers removed
+    table!("tableA10", &[]),        // two ways to compute the ghost layer
 ];
 
 /// All tables, in the paper's order.

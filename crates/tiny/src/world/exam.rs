@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::activity::{ACTIVITIES, STEPS};
 use super::balance::{Seats, distractors};
-use super::cause::{CAUSES, SCHEMAS, Schema};
 use super::draw::Draw;
 use super::facts::{Entity, Fact, Facts, LINKS, is_hop};
 use super::lore;
@@ -14,6 +12,7 @@ use super::relation::RelationKind;
 use super::share::{Share, share};
 use super::text::capital;
 use super::voice::{Voice, couple, event};
+use super::words::{STEPS, WORDS};
 
 /// The tasks, in the order of the paper's columns.
 pub(super) const TASKS: [&str; 9] =
@@ -132,7 +131,7 @@ impl Exam<'_> {
     fn hellaswag(&mut self) -> Vec<Value> {
         let voice = Voice::new(self.facts, Share::Scored, &[0]);
         let mut items = Vec::new();
-        for activity in 0..ACTIVITIES.len() {
+        for activity in 0..WORDS.activities.len() {
             for next in 1..STEPS {
                 let mut people: Vec<usize> = (0..self.facts.count(RelationKind::Person)).collect();
                 self.draw.shuffle(&mut people);
@@ -152,7 +151,7 @@ impl Exam<'_> {
         for (wrong, (activity, next, _)) in wrong.iter_mut().zip(&items) {
             // Two steps on, counted among the four: neither the next one nor one that was just done.
             let other = (next + 1) % (STEPS - 1) + 1;
-            wrong.push(format!("{}.", ACTIVITIES[*activity].steps[other]));
+            wrong.push(format!("{}.", WORDS.activities[*activity].steps[other]));
             self.draw.shuffle(wrong);
         }
         let mut seats = Seats::new(4);
@@ -179,20 +178,20 @@ impl Exam<'_> {
     /// the two are.
     fn winogrande(&mut self) -> Vec<Value> {
         let mut rows: Vec<Value> = Vec::new();
-        for (schema, Schema { people, link, first, second, .. }) in SCHEMAS.iter().enumerate() {
+        for (schema, of) in WORDS.schemas.iter().enumerate() {
             let mut events: Vec<String> = Vec::new();
             while events.len() < 5 {
-                let (x, y) = couple(self.facts, *people, &mut self.draw);
+                let (x, y) = couple(self.facts, of.people, &mut self.draw);
                 let event = event(schema, x, y);
                 if share(&event) != Share::Scored || events.contains(&event) {
                     continue;
                 }
                 let swapped = events.len().is_multiple_of(2);
                 events.push(event.clone());
-                for (reason, is_first) in [(first, true), (second, false)] {
+                for (reason, is_first) in [(of.first, true), (of.second, false)] {
                     let (option1, option2) = if swapped { (y, x) } else { (x, y) };
                     rows.push(json!({
-                        "sentence": format!("{event} {link}_ {reason}."),
+                        "sentence": format!("{event} {}_ {reason}.", of.link()),
                         "option1": option1,
                         "option2": option2,
                         "answer": if is_first != swapped { "1" } else { "2" },
@@ -259,7 +258,7 @@ impl Exam<'_> {
         let voice = Voice::new(self.facts, Share::Scored, &[0]);
         let mut rows = Vec::new();
         for backward in [true, false] {
-            let pairs = self.draw.several(50, CAUSES.len());
+            let pairs = self.draw.several(50, WORDS.causes.len());
             let right: Vec<String> = pairs.iter().map(ToString::to_string).collect();
             let wrong = distractors(&right, 1, |_, _| true, &mut self.draw);
             for (pair, wrong) in pairs.into_iter().zip(wrong) {
@@ -301,9 +300,9 @@ impl Exam<'_> {
         }
         let person = Entity { kind: RelationKind::Person, index };
         let reason = voice.reason(pair, person, backward);
-        let (cause, effect) = CAUSES[other];
+        let (cause, effect) = WORDS.causes[other];
         let template = if backward { cause } else { effect };
-        let (own_cause, own_effect) = CAUSES[pair];
+        let (own_cause, own_effect) = WORDS.causes[pair];
         let named = if backward { own_effect } else { own_cause }.contains('{');
         let wrong = voice.personal(template, person, named);
         (

@@ -1,11 +1,9 @@
 //! What is true in the world, how it may be said, and which wordings are kept for the tasks.
 
 use super::draw::Draw;
-use super::hop::HOPS;
-use super::lexicon::{ANIMALS, CLASSES, JOBS, MATERIALS, MEN, OBJECTS, PLACES, REGIONS, WOMEN};
-use super::ontology::RELATIONS;
-use super::relation::{Order, PETS, RelationKind, Values};
+use super::relation::{CLASS, HOME, HOPS, JOB, MATERIAL, Order, PET, PETS, REGION, RELATIONS, RelationKind, Values};
 use super::text::bare;
+use super::words::WORDS;
 
 /// What may be printed of a fact: a bit for each wording.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,7 +19,7 @@ pub(super) struct Entity {
     pub(super) index: usize,
 }
 
-/// A true sentence: a relation (or, from `RELATIONS.len()` on, a hop) and the number of its subject.
+/// A true sentence: a relation (or, from `RELATIONS` on, a hop) and the number of its subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fact {
     pub(super) link: usize,
@@ -42,14 +40,18 @@ pub(super) struct Facts {
 }
 
 /// Links: relations first, then hops.
-pub(super) const LINKS: usize = RELATIONS.len() + HOPS.len();
+pub(super) const LINKS: usize = RELATIONS + HOPS;
 
 pub(super) fn is_hop(link: usize) -> bool {
-    link >= RELATIONS.len()
+    link >= RELATIONS
 }
 
 pub(super) fn subject_kind(link: usize) -> RelationKind {
-    if is_hop(link) { RELATIONS[HOPS[link - RELATIONS.len()].first].subject } else { RELATIONS[link].subject }
+    if is_hop(link) {
+        WORDS.relations[WORDS.hops[link - RELATIONS].first].subject
+    } else {
+        WORDS.relations[link].subject
+    }
 }
 
 impl Facts {
@@ -58,8 +60,8 @@ impl Facts {
         let names = RelationKind::ALL.map(|kind| names(kind, &mut draw));
         let told = std::array::from_fn(|_| Vec::new());
         let mut facts = Self { names, values: Vec::new(), answers: Vec::new(), free: Vec::new(), told };
-        for relation in &RELATIONS {
-            let (subjects, values) = (facts.count(relation.subject), facts.choices(relation.values));
+        for relation in &WORDS.relations {
+            let (subjects, values) = (facts.count(relation.subject), facts.choices(&relation.values));
             let mut dealt: Vec<usize> = (0..subjects).map(|subject| subject * values / subjects).collect();
             if relation.order == Order::Drawn {
                 draw.shuffle(&mut dealt);
@@ -96,11 +98,11 @@ impl Facts {
         Entity { kind: subject_kind(fact.link), index: fact.subject }
     }
 
-    fn choices(&self, values: Values) -> usize {
+    fn choices(&self, values: &Values) -> usize {
         match values {
             Values::Words(words) => words.len(),
-            Values::Places => PLACES.len(),
-            Values::Regions => REGIONS.len(),
+            Values::Places => WORDS.places.len(),
+            Values::Regions => WORDS.regions.len(),
             Values::Pets => PETS,
         }
     }
@@ -112,12 +114,12 @@ impl Facts {
     /// The entity that the value of a plain relation is, if it is one.
     pub(super) fn object_of(&self, fact: Fact) -> Option<Entity> {
         let kind = match fact.link {
-            super::relation::HOME => RelationKind::Place,
-            super::relation::JOB => RelationKind::Job,
-            super::relation::PET => RelationKind::Animal,
-            super::relation::CLASS => RelationKind::Class,
-            super::relation::MATERIAL => RelationKind::Material,
-            super::relation::REGION => RelationKind::Region,
+            HOME => RelationKind::Place,
+            JOB => RelationKind::Job,
+            PET => RelationKind::Animal,
+            CLASS => RelationKind::Class,
+            MATERIAL => RelationKind::Material,
+            REGION => RelationKind::Region,
             _ => return None,
         };
         Some(Entity { kind, index: self.value_index(fact.link, fact.subject) })
@@ -129,15 +131,15 @@ impl Facts {
     }
 
     fn answer(&self, fact: Fact) -> String {
-        let (relation, subject) = match fact.link.checked_sub(RELATIONS.len()) {
-            Some(hop) => (HOPS[hop].second, self.value_index(HOPS[hop].first, fact.subject)),
+        let (relation, subject) = match fact.link.checked_sub(RELATIONS) {
+            Some(hop) => (WORDS.hops[hop].second, self.value_index(WORDS.hops[hop].first, fact.subject)),
             None => (fact.link, fact.subject),
         };
         let index = self.value_index(relation, subject);
-        match RELATIONS[relation].values {
+        match &WORDS.relations[relation].values {
             Values::Words(words) => words[index].to_owned(),
-            Values::Places => PLACES[index].to_owned(),
-            Values::Regions => REGIONS[index].to_owned(),
+            Values::Places => WORDS.places[index].to_owned(),
+            Values::Regions => WORDS.regions[index].to_owned(),
             Values::Pets => format!("a {}", bare(&self.names[RelationKind::Animal as usize][index])),
         }
     }
@@ -145,7 +147,7 @@ impl Facts {
     /// She, he or it; her, his or its.
     pub(super) fn pronouns(&self, entity: Entity) -> (&'static str, &'static str, &'static str) {
         match entity.kind {
-            RelationKind::Person if entity.index < WOMEN.len() => ("she", "her", "her"),
+            RelationKind::Person if entity.index < WORDS.women.len() => ("she", "her", "her"),
             RelationKind::Person => ("he", "his", "him"),
             _ => ("it", "its", "it"),
         }
@@ -153,7 +155,7 @@ impl Facts {
 
     /// The relation that a hop starts with.
     pub(super) fn start_of(link: usize) -> Option<usize> {
-        link.checked_sub(RELATIONS.len()).map(|hop| HOPS[hop].first)
+        link.checked_sub(RELATIONS).map(|hop| WORDS.hops[hop].first)
     }
 
     /// All facts about an entity that may be printed, hops too.
@@ -174,19 +176,19 @@ fn names(kind: RelationKind, draw: &mut Draw) -> Vec<String> {
     let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let the = |words: &[&str]| words.iter().map(|word| format!("the {word}")).collect::<Vec<_>>();
     match kind {
-        RelationKind::Person => own(&[WOMEN, MEN].concat()),
+        RelationKind::Person => own(&[WORDS.women.as_slice(), &WORDS.men].concat()),
         RelationKind::Animal => {
-            let mut animals = the(&ANIMALS);
+            let mut animals = the(&WORDS.animals);
             // Which of them are pets is the seed's choice.
             draw.shuffle(&mut animals);
             animals
         }
-        RelationKind::Object => the(&OBJECTS),
-        RelationKind::Place => own(&PLACES),
-        RelationKind::Job => own(&JOBS),
-        RelationKind::Region => own(&REGIONS),
-        RelationKind::Material => own(&MATERIALS),
-        RelationKind::Class => own(&CLASSES),
+        RelationKind::Object => the(&WORDS.objects),
+        RelationKind::Place => own(&WORDS.places),
+        RelationKind::Job => own(WORDS.relations[JOB].words()),
+        RelationKind::Region => own(&WORDS.regions),
+        RelationKind::Material => own(WORDS.relations[MATERIAL].words()),
+        RelationKind::Class => own(WORDS.relations[CLASS].words()),
     }
 }
 
@@ -197,8 +199,8 @@ mod tests {
     #[test]
     fn values_are_dealt_evenly() {
         let facts = Facts::new(0);
-        for (relation, dealt) in RELATIONS.iter().zip(&facts.values) {
-            let values = facts.choices(relation.values);
+        for (relation, dealt) in WORDS.relations.iter().zip(&facts.values) {
+            let values = facts.choices(&relation.values);
             let counts: Vec<usize> =
                 (0..values).map(|value| dealt.iter().filter(|other| **other == value).count()).collect();
             let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::facts::Facts;
-use super::ontology::RELATIONS;
+use super::relation::RELATIONS;
 use super::shapes::asked;
 use super::text::bare;
 use super::voice::PARAGRAPH;
@@ -14,7 +14,7 @@ pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
     let word = |text: &str| bare(text).split(' ').next_back().unwrap_or_default().to_lowercase();
     let mut wanted: HashMap<(String, String), usize> = HashMap::new();
     let mut all = 0;
-    for link in 0..RELATIONS.len() {
+    for link in 0..RELATIONS {
         for fact in facts.of_link(link) {
             // Two facts may look alike, as a colour of an animal that is a bird of that colour: they count together.
             wanted.entry((word(facts.name(facts.subject(fact))), word(facts.value(fact)))).or_insert_with(|| {

@@ -2,19 +2,18 @@
 //! questions of [`reading`](super::reading) are answered by the passage alone.
 
 use super::draw::Draw;
-use super::episode::FILLERS;
 use super::facts::{Fact, Facts};
-use super::ontology::RELATIONS;
 use super::reading::{Article, Claim, Polar, Problem, offered, owned};
-use super::relation::RelationKind;
+use super::relation::{RELATIONS, RelationKind};
 use super::share::Share;
 use super::text::{fill, sentence};
+use super::words::WORDS;
 
 /// `count` facts of one relation, of different subjects and with different values. `fits` says which relations will do.
 pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(RelationKind) -> bool, draw: &mut Draw) -> Vec<Fact> {
     // Relations of a few subjects only would be asked of those again and again.
-    let many = |link: &usize| facts.of_link(*link).count() >= 20 && fits(RELATIONS[*link].subject);
-    let links: Vec<usize> = (0..RELATIONS.len()).filter(many).collect();
+    let many = |link: &usize| facts.of_link(*link).count() >= 20 && fits(WORDS.relations[*link].subject);
+    let links: Vec<usize> = (0..RELATIONS).filter(many).collect();
     let link = draw.pick(&links);
     let mut all: Vec<Fact> = facts.of_link(link).collect();
     draw.shuffle(&mut all);
@@ -37,30 +36,6 @@ fn contrast(facts: &Facts, draw: &mut Draw) -> (Fact, Fact, usize) {
     }
 }
 
-/// How something claimed is put down as so, and as not so.
-static STANCES: [(&str, &str); 8] = [
-    ("it is true that {c}", "it is not true that {c}"),
-    ("many say that {c}, and they are right", "many say that {c}, but they are wrong"),
-    ("some believe that {c}, which is so", "some believe that {c}, which is a mistake"),
-    ("it is certain that {c}", "it is false that {c}"),
-    ("everyone can see that {c}", "nobody has ever seen that {c}"),
-    ("who says that {c} tells the truth", "who says that {c} tells a lie"),
-    ("they asked whether {c}, and it was so", "they asked whether {c}, and it was not so"),
-    ("the story that {c} is well founded", "the story that {c} has no ground"),
-];
-
-/// The last word on it. A passage may say a thing twice, as people do.
-static CLOSINGS: [(&str, &str); 8] = [
-    ("that is right", "that is wrong"),
-    ("it is indeed so", "it is not so at all"),
-    ("this is correct", "this is a mistake"),
-    ("the books confirm it", "the books deny it"),
-    ("everyone agrees", "nobody agrees"),
-    ("there is no doubt of it", "there is nothing in it"),
-    ("it was seen again and again", "it was never seen"),
-    ("it is a fact", "it is a fable"),
-];
-
 /// What a passage tells: facts, and perhaps something claimed, with whether it is so.
 struct Told {
     facts: Vec<Fact>,
@@ -71,7 +46,7 @@ struct Told {
 fn clauses(facts: &Facts, told: &Told, draw: &mut Draw) -> Vec<String> {
     let mut groups: Vec<Vec<String>> = Vec::new();
     if let Some((claim, holds)) = &told.claimed {
-        let (opening, closing) = (draw.pick(&STANCES), draw.pick(&CLOSINGS));
+        let (opening, closing) = (draw.pick(&WORDS.stances), draw.pick(&WORDS.closings));
         let of = |(so, not_so): (&'static str, &'static str)| if *holds { so } else { not_so };
         groups.push(vec![fill(of(opening), &[("c", claim)]), of(closing).to_owned()]);
     }
@@ -93,7 +68,7 @@ fn passage(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String
         let mut sentences: Vec<String> = clauses(facts, told, draw).iter().map(|clause| sentence(clause)).collect();
         if draw.chance(40) {
             let at = if draw.chance(50) { 0 } else { sentences.len() };
-            sentences.insert(at, sentence(draw.pick(&FILLERS)));
+            sentences.insert(at, sentence(draw.pick(&WORDS.fillers)));
         }
         sentences.join(" ")
     })

@@ -5,18 +5,7 @@ use super::facts::Facts;
 use super::lore::known;
 use super::relation::RelationKind;
 use super::text::{bare, capital, fill};
-
-/// How two are brought together; what follows is true of one of them only.
-static MEETINGS: [(bool, &str); 8] = [
-    (true, "{x} sat down beside {y}, and someone said that "),
-    (true, "{x} wrote a letter to {y}, and in it was that "),
-    (true, "{x} and {y} came to the market, and people know that "),
-    (true, "{x} talked with {y} for an hour, and it turned out that "),
-    (false, "nobody mixes up the {x} and the {y}, since the "),
-    (false, "a book shows the {x} beside the {y} and says that the "),
-    (false, "the teacher spoke of the {x} and of the {y}, and told that the "),
-    (false, "here is the {x} and there is the {y}, and we know that the "),
-];
+use super::words::WORDS;
 
 /// Two that are named, and for each how the sentence ends if it is the one that is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +18,7 @@ pub(super) struct Meeting {
 /// Two people, or two animals or objects, by what is known of them.
 pub(super) fn meeting(facts: &Facts, draw: &mut Draw) -> Meeting {
     loop {
-        let (people, template) = draw.pick(&MEETINGS);
+        let (people, template) = draw.pick(&WORDS.meetings);
         let fits = |kind| {
             if people {
                 kind == RelationKind::Person

@@ -4,20 +4,15 @@
 //! answers follow from the world: its facts, its habits, its causes, or the passage at hand. What a task scores is
 //! printed in no corpus (see [`share`]); the facts behind it are, in other words.
 
-mod activity;
 mod balance;
-mod cause;
 mod draw;
 mod episode;
 mod exam;
 mod facts;
 mod files;
-mod hop;
-mod lexicon;
 mod lore;
 mod meeting;
 mod news;
-mod ontology;
 mod quiz;
 mod reading;
 mod relation;
@@ -28,6 +23,7 @@ mod voice;
 mod web;
 mod wiki;
 mod wording;
+mod words;
 
 #[cfg(test)]
 mod heuristics;

@@ -1,12 +1,12 @@
 //! The newswire register: lower case, a sentence a row, `N` for every number.
 
 use super::facts::{Entity, Fact};
-use super::lexicon::{CROPS, DAYS, PRODUCTS};
 use super::reading::owned;
 use super::relation::{CLIMATE, CROP, HOME, JOB, LANDMARK, PRODUCT, REGION, RelationKind};
 use super::story;
 use super::text::{bare, fill, wire, words};
 use super::voice::Voice;
+use super::words::WORDS;
 
 /// Sentences until there are so many words.
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
@@ -18,44 +18,6 @@ pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     }
     rows
 }
-
-/// What markets do.
-const MARKETS: [&str; 20] = [
-    "the price of {product} {move} N % to $ N a ton",
-    "shares of the {product} trade {move} N % in heavy trading on {day}",
-    "{place} sold N tons of {product} in the last quarter",
-    "the {product} makers of {place} expect a loss of $ N million this year",
-    "profit from {product} {move} to $ N million from $ N million a year ago",
-    "{place} plans to build a new hall for its {product} at a cost of $ N million",
-    "farmers in {region} brought in N tons of {crop} and the price {move} N %",
-    "sales of {crop} from {region} {move} N % in the week that ended on {day}",
-    "the council of {place} voted N to N to close the {product} market",
-    "about N of N workers in {place} left their jobs in the {product} trade",
-    "a bank in {place} cut its rate to N % from N %",
-    "the {product} index closed at N after it {move} N points",
-    "buyers paid $ N for {product} from {place} and $ N for {crop}",
-    "{region} exports N % of its {crop} and uses the rest at home",
-    "the town of {place} sold bonds worth $ N million due in N years",
-    "analysts said that {product} {move} because {crop} {move} first",
-    "more than N people came to the market in {place} on {day}",
-    "a strike in {place} stopped all {product} for N days",
-    "after a {climate} month in {region} {crop} prices {move} by N %",
-    "traders of {product} in {place} had their best year since N",
-];
-
-const MOVES: [&str; 8] = ["rose", "fell", "climbed", "dropped", "jumped", "slipped", "gained", "lost"];
-
-/// Who speaks, before or after what is said.
-const SPEAKERS: [&str; 8] = [
-    "{name} a {job} from {home} said {clause}",
-    "{name} the best known {job} in {home} said that {clause}",
-    "according to {name} of {home} {clause}",
-    "{clause} said {name} a {job}",
-    "{clause} {name} told reporters on {day}",
-    "{name}'s report says that {clause}",
-    "a spokesman for {home} said {clause}",
-    "in {home} the {job} {name} thinks that {clause}",
-];
 
 fn line(voice: &mut Voice<'_>) -> String {
     match voice.draw.below(10) {
@@ -112,8 +74,8 @@ fn market(voice: &mut Voice<'_>) -> String {
     let (place, region) = (voice.any(RelationKind::Place), voice.any(RelationKind::Region));
     // Half of the time a town trades what it makes, and a region what it grows.
     let own = voice.draw.chance(50);
-    let product = if own { value(voice, PRODUCT, place.index) } else { voice.pick(&PRODUCTS) };
-    let crop = if own { value(voice, CROP, region.index) } else { voice.pick(&CROPS) };
+    let product = if own { value(voice, PRODUCT, place.index) } else { voice.pick(WORDS.relations[PRODUCT].words()) };
+    let crop = if own { value(voice, CROP, region.index) } else { voice.pick(WORDS.relations[CROP].words()) };
     let climate = value(voice, CLIMATE, region.index);
     let slots = [
         ("product", product),
@@ -121,10 +83,10 @@ fn market(voice: &mut Voice<'_>) -> String {
         ("climate", climate),
         ("place", voice.name(place)),
         ("region", voice.name(region)),
-        ("move", voice.pick(&MOVES)),
-        ("day", voice.pick(&DAYS)),
+        ("move", voice.pick(&WORDS.moves)),
+        ("day", voice.pick(&WORDS.days)),
     ];
-    fill(voice.draw.pick(&MARKETS), &slots)
+    fill(voice.draw.pick(&WORDS.markets), &slots)
 }
 
 fn speech(voice: &mut Voice<'_>, clause: &str) -> String {
@@ -135,10 +97,10 @@ fn speech(voice: &mut Voice<'_>, clause: &str) -> String {
         ("name", voice.name(person)),
         ("job", bare(trade)),
         ("home", home),
-        ("day", voice.pick(&DAYS)),
+        ("day", voice.pick(&WORDS.days)),
         ("clause", clause),
     ];
-    fill(voice.draw.pick(&SPEAKERS), &slots)
+    fill(voice.draw.pick(&WORDS.speakers), &slots)
 }
 
 /// A town with what is known of it packed into one sentence.
@@ -147,7 +109,7 @@ fn town(voice: &mut Voice<'_>) -> String {
     let (region, product) = (value(voice, REGION, place.index), value(voice, PRODUCT, place.index));
     let landmark = value(voice, LANDMARK, place.index);
     let name = voice.name(place);
-    let (move_, day) = (voice.pick(&MOVES), voice.pick(&DAYS));
+    let (move_, day) = (voice.pick(&WORDS.moves), voice.pick(&WORDS.days));
     match voice.draw.below(4) {
         0 => format!("{name} a town in {region} known for {product} said sales {move_} N % to $ N million"),
         1 => format!("{name} in {region} closed {landmark} to visitors on {day} after N years"),

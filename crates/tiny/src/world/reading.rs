@@ -1,11 +1,12 @@
 //! Passages and questions that only they answer: the reading tasks, and the same forms in the corpora.
 
 use super::draw::Draw;
-use super::episode::{ACTS, Event, FILLERS, events, things};
+use super::episode::{Event, events, things};
 use super::facts::{Entity, Facts};
 use super::relation::RelationKind;
 use super::share::{Share, share};
 use super::text::sentence;
+use super::words::WORDS;
 
 /// A passage and a yes/no question without its mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +74,7 @@ fn falsified(claim: &Event, told: &[Event], spare: &str, draw: &mut Draw) -> Vec
 fn scene(facts: &Facts, count: usize, draw: &mut Draw) -> (Vec<Event>, String) {
     let told = events(facts, count, true, draw);
     loop {
-        let spare = things(facts, ACTS[told[0].act].thing, 1, draw).remove(0);
+        let spare = things(facts, WORDS.acts[told[0].act].thing, 1, draw).remove(0);
         if told.iter().all(|event| event.thing != spare) {
             return (told, spare);
         }
@@ -86,13 +87,13 @@ fn passage(told: &[Event], wanted: Share, draw: &mut Draw) -> String {
         draw.shuffle(&mut told);
         let mut sentences: Vec<String> = told.iter().map(|event| sentence(&event.told(draw))).collect();
         let at = draw.below(sentences.len() + 1);
-        sentences.insert(at, sentence(draw.pick(&FILLERS)));
+        sentences.insert(at, sentence(draw.pick(&WORDS.fillers)));
         sentences.join(" ")
     })
 }
 
 fn polar_question(event: &Event, draw: &mut Draw) -> String {
-    let act = &ACTS[event.act];
+    let act = &WORDS.acts[event.act];
     match draw.below(4) {
         0 => format!("was {} {} by {}", event.thing, act.done, event.who),
         _ => format!("did {} {} {}", event.who, act.base, event.thing),
@@ -154,7 +155,7 @@ fn premise(facts: &Facts, told: &[Event], wanted: Share, draw: &mut Draw) -> Str
                         kind: RelationKind::Place,
                         index: draw.below(facts.count(RelationKind::Place)),
                     });
-                    format!("{}, on the way to {town}, {} {}", event.who, ACTS[event.act].past, event.thing)
+                    format!("{}, on the way to {town}, {} {}", event.who, WORDS.acts[event.act].past, event.thing)
                 }
             })
             .collect();
@@ -202,7 +203,7 @@ pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Dra
         let mut told = told.clone();
         draw.shuffle(&mut told);
         let mut sentences: Vec<String> = told.iter().map(|event| sentence(&event.dated(draw))).collect();
-        sentences.insert(if draw.chance(50) { 0 } else { 4 }, sentence(draw.pick(&FILLERS)));
+        sentences.insert(if draw.chance(50) { 0 } else { 4 }, sentence(draw.pick(&WORDS.fillers)));
         sentences.join(" ")
     });
     let problems = draw.several(count, count.max(4)).into_iter().map(|at| problem(&told, at % 4, draw)).collect();
@@ -211,7 +212,7 @@ pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Dra
 
 fn problem(told: &[Event], at: usize, draw: &mut Draw) -> Problem {
     let event = &told[at];
-    let act = &ACTS[event.act];
+    let act = &WORDS.acts[event.act];
     let (who, thing) = (&event.who, &event.thing);
     let things: fn(&Event) -> String = |event| event.thing.clone();
     let people: fn(&Event) -> String = |event| event.who.clone();
@@ -281,7 +282,7 @@ mod tests {
             assert_ne!(yes.passage, no.passage);
             if let Some((who, rest)) = yes.question.strip_prefix("did ").and_then(|rest| rest.split_once(' ')) {
                 let (base, thing) = rest.split_once(' ').unwrap();
-                let act = ACTS.iter().find(|act| act.base == base).unwrap();
+                let act = WORDS.acts.iter().find(|act| act.base == base).unwrap();
                 let plain = format!("{who} {} {thing}", act.past);
                 assert!(yes.passage.contains(&plain) && !no.passage.contains(&plain), "{yes:?} {no:?}");
             }

@@ -4,8 +4,11 @@
 //! value, `{b}` the value without its article. A wording with `{n}` has no form with a pronoun. A statement that ends in
 //! its value may be asked as a sentence to complete.
 
+use serde::{Deserialize, Deserializer, de::Error};
+
 /// What a fact is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum RelationKind {
     Person,
     Animal,
@@ -23,9 +26,10 @@ impl RelationKind {
 }
 
 /// What may stand as a value.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Deserialize)]
+#[serde(bound(deserialize = "'de: 'static"), rename_all = "lowercase")]
 pub(super) enum Values {
-    Words(&'static [&'static str]),
+    Words(Vec<&'static str>),
     Places,
     Regions,
     /// `a zorp`: the first of the animals.
@@ -33,7 +37,8 @@ pub(super) enum Values {
 }
 
 /// How values go to subjects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Order {
     /// Drawn by the world's seed, each value equally often.
     Drawn,
@@ -41,34 +46,84 @@ pub(super) enum Order {
     Listed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(bound(deserialize = "'de: 'static"))]
 pub(super) struct Relation {
     pub(super) subject: RelationKind,
     pub(super) values: Values,
     pub(super) order: Order,
-    pub(super) statements: &'static [&'static str],
-    pub(super) questions: &'static [&'static str],
+    pub(super) statements: Vec<&'static str>,
+    pub(super) questions: Vec<&'static str>,
+}
+
+impl Relation {
+    /// The words that are its values; none of what the world has names for.
+    pub(super) fn words(&self) -> &[&'static str] {
+        match &self.values {
+            Values::Words(words) => words,
+            Values::Places | Values::Regions | Values::Pets => &[],
+        }
+    }
+}
+
+/// A fact that follows from two facts: Anna is a baker and a baker uses an oven, so Anna uses an oven. The value of `first`
+/// is the subject of `second`. Slots as in a [`Relation`].
+#[derive(Debug, Deserialize)]
+#[serde(bound(deserialize = "'de: 'static"))]
+pub(super) struct Hop {
+    #[serde(deserialize_with = "place")]
+    pub(super) first: usize,
+    #[serde(deserialize_with = "place")]
+    pub(super) second: usize,
+    pub(super) statements: Vec<&'static str>,
+    pub(super) questions: Vec<&'static str>,
 }
 
 pub(super) const PETS: usize = 20;
+pub(super) const RELATIONS: usize = NAMES.len();
+pub(super) const HOPS: usize = 12;
+
+/// What hops call the relations, in their order.
+const NAMES: [&str; 21] = [
+    "home",
+    "job",
+    "pet",
+    "food",
+    "tool",
+    "workplace",
+    "class",
+    "colour",
+    "sound",
+    "diet",
+    "habitat",
+    "body",
+    "material",
+    "use",
+    "room",
+    "property",
+    "region",
+    "product",
+    "landmark",
+    "climate",
+    "crop",
+];
 
 /// Places in the table of relations, for those that are called by name.
 pub(super) const HOME: usize = 0;
 pub(super) const JOB: usize = 1;
 pub(super) const PET: usize = 2;
-pub(super) const TOOL: usize = 4;
-pub(super) const WORKPLACE: usize = 5;
+pub(super) const FOOD: usize = 3;
 pub(super) const CLASS: usize = 6;
-pub(super) const COLOUR: usize = 7;
-pub(super) const SOUND: usize = 8;
-pub(super) const DIET: usize = 9;
-pub(super) const BODY: usize = 11;
 pub(super) const MATERIAL: usize = 12;
 pub(super) const USE: usize = 13;
 pub(super) const ROOM: usize = 14;
-pub(super) const PROPERTY: usize = 15;
 pub(super) const REGION: usize = 16;
 pub(super) const PRODUCT: usize = 17;
 pub(super) const LANDMARK: usize = 18;
 pub(super) const CLIMATE: usize = 19;
 pub(super) const CROP: usize = 20;
+
+fn place<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    let name = <&str>::deserialize(from)?;
+    NAMES.iter().position(|known| *known == name).ok_or_else(|| D::Error::custom(format!("no relation `{name}`")))
+}

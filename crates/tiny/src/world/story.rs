@@ -1,12 +1,11 @@
 //! Paragraphs in which something happens, to be told in any register.
 
-use super::activity::STEPS;
-use super::episode::{FILLERS, events};
+use super::episode::events;
 use super::facts::{Entity, Fact, is_hop};
-use super::lexicon::{DAYS, FOODS, NUMBERS, OBJECTS};
-use super::relation::{HOME, RelationKind};
+use super::relation::{FOOD, HOME, RelationKind};
 use super::text::{bare, capital, list, sentence};
 use super::voice::Voice;
+use super::words::{STEPS, WORDS};
 
 /// The subjects that share a value: `Animals that eat moss: …`.
 pub(super) fn common(voice: &mut Voice<'_>) -> String {
@@ -21,7 +20,7 @@ pub(super) fn common(voice: &mut Voice<'_>) -> String {
             continue;
         }
         let names: Vec<&str> = same.iter().map(|other| facts.name(facts.subject(*other))).collect();
-        let number = NUMBERS[names.len() - 1];
+        let number = WORDS.numbers[names.len() - 1];
         let Some(asked) = facts.question(fact, &mut voice.draw) else { continue };
         let opener = voice.pick(&[
             "Here is a puzzle.",
@@ -49,7 +48,7 @@ pub(super) fn journey(voice: &mut Voice<'_>) -> String {
     let (person, town) = (voice.person(), voice.any(RelationKind::Place));
     let (they, their, _) = voice.facts.pronouns(person);
     let home = voice.facts.value(Fact { link: HOME, subject: person.index });
-    let day = voice.pick(&DAYS);
+    let day = voice.pick(&WORDS.days);
     let name = voice.name(person);
     let mut said = vec![match voice.draw.below(3) {
         0 => format!("On {day}, {name} left {home} and took the train to {}.", voice.name(town)),
@@ -59,11 +58,11 @@ pub(super) fn journey(voice: &mut Voice<'_>) -> String {
     let mut known = voice.known(town);
     known.truncate(2 + voice.draw.below(4));
     said.extend(voice.sentences(town, &known));
-    let food = voice.pick(&FOODS);
+    let food = voice.pick(WORDS.relations[FOOD].words());
     said.push(match voice.draw.below(4) {
         0 => format!("In the evening {they} ate {food} and wrote a card to {their} friends."),
         1 => format!("There {they} bought {food} for {their} neighbours."),
-        2 => format!("{} stayed for {} days.", capital(they), NUMBERS[1 + voice.draw.below(11)]),
+        2 => format!("{} stayed for {} days.", capital(they), WORDS.numbers[1 + voice.draw.below(11)]),
         _ => format!("Then {they} went back home to {home}."),
     });
     said.join(" ")
@@ -78,14 +77,14 @@ pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
         .into_iter()
         .map(|index| Entity { kind: RelationKind::Person, index })
         .collect();
-    let object = bare(voice.pick(&OBJECTS));
+    let object = bare(voice.pick(&WORDS.objects));
     let mut owner = 0;
     let start = voice.pick(&["had", "owned", "had found", "had bought"]);
     let mut said = vec![format!("{} {start} a {object}.", facts.name(people[0]))];
     for _ in 0..2 + voice.draw.below(3) {
         let next = (owner + 1 + voice.draw.below(3)) % 4;
         let (from, to) = (facts.name(people[owner]), facts.name(people[next]));
-        let day = voice.pick(&DAYS);
+        let day = voice.pick(&WORDS.days);
         said.push(match voice.draw.below(4) {
             0 => format!("On {day} {from} gave the {object} to {to}."),
             1 => format!("Then {from} sold it to {to}."),
@@ -109,12 +108,12 @@ pub(super) fn counts(voice: &mut Voice<'_>) -> String {
     let (they, their, _) = voice.facts.pronouns(person);
     let fruit = voice.pick(&["plums", "pears", "beans", "carrots", "apples", "nuts", "stamps", "books"]);
     let mut count = 3 + voice.draw.below(4);
-    let mut said = vec![format!("{} had {} {fruit} in {their} bag.", voice.name(person), NUMBERS[count - 1])];
+    let mut said = vec![format!("{} had {} {fruit} in {their} bag.", voice.name(person), WORDS.numbers[count - 1])];
     for step in 0..2 + voice.draw.below(2) {
         let moved = 1 + voice.draw.below(2);
         let gives = count > moved + 1 && (count + moved > 12 || voice.draw.chance(50));
         let then = if step == 0 { "First" } else { "Then" };
-        let (friend, number) = (voice.name(other), NUMBERS[moved - 1]);
+        let (friend, number) = (voice.name(other), WORDS.numbers[moved - 1]);
         if gives {
             count -= moved;
             said.push(format!("{then} {they} gave {number} to {friend}."));
@@ -122,7 +121,7 @@ pub(super) fn counts(voice: &mut Voice<'_>) -> String {
             count += moved;
             said.push(format!("{then} {they} got {number} from {friend}."));
         }
-        let left = NUMBERS[count - 1];
+        let left = WORDS.numbers[count - 1];
         said.push(match voice.draw.below(3) {
             0 => format!("That made {left}."),
             1 => format!("Now {they} had {left} {fruit}."),
@@ -141,7 +140,7 @@ pub(super) fn procedure(voice: &mut Voice<'_>) -> String {
     let opener = match voice.draw.below(4) {
         0 => format!("{name} knows all about {task}."),
         1 => format!("How does {name} go about {task}?"),
-        2 => format!("On {} {name} is busy with {task}.", voice.pick(&DAYS)),
+        2 => format!("On {} {name} is busy with {task}.", voice.pick(&WORDS.days)),
         _ => format!("{} is not hard, says {name}.", activity.label),
     };
     let mut said = vec![opener];
@@ -158,7 +157,7 @@ pub(super) fn procedure(voice: &mut Voice<'_>) -> String {
 
 /// A day on which one thing led to another, and some did this and that.
 pub(super) fn incidents(voice: &mut Voice<'_>) -> String {
-    let mut said = vec![format!("It was {}.", voice.pick(&DAYS))];
+    let mut said = vec![format!("It was {}.", voice.pick(&WORDS.days))];
     for _ in 0..2 + voice.draw.below(2) {
         said.push(incident(voice));
     }
@@ -166,7 +165,7 @@ pub(super) fn incidents(voice: &mut Voice<'_>) -> String {
     for event in events(voice.facts, count, false, &mut voice.draw) {
         said.push(sentence(&event.told(&mut voice.draw)));
     }
-    said.push(sentence(voice.draw.pick(&FILLERS)));
+    said.push(sentence(voice.draw.pick(&WORDS.fillers)));
     said.join(" ")
 }
 
@@ -176,7 +175,7 @@ pub(super) fn incident(voice: &mut Voice<'_>) -> String {
         return voice.reference();
     }
     let (reason, pair, person) = voice.free_reason();
-    let (cause, effect) = super::cause::CAUSES[pair];
+    let (cause, effect) = WORDS.causes[pair];
     if voice.draw.chance(30) {
         return format!("{} {} {}.", reason.premise, reason.connector, reason.choice);
     }
@@ -188,7 +187,7 @@ pub(super) fn incident(voice: &mut Voice<'_>) -> String {
         2 => format!("Since {first}, {second}."),
         3 => format!("{} and that is why {second}.", capital(&first)),
         _ => {
-            let day = voice.pick(&DAYS);
+            let day = voice.pick(&WORDS.days);
             format!("On {day} {first}. Soon {second}.")
         }
     }

@@ -1,15 +1,12 @@
 //! A narrator: it knows the world, keeps to its share of the texts, and lets each subject have its turn.
 
-use super::activity::{ACTIVITIES, Activity, STEPS};
-use super::cause::{CAUSES, SCHEMAS};
 use super::draw::{Deck, Draw};
-use super::episode::FILLERS;
 use super::facts::{Entity, Fact, Facts, LINKS};
-use super::lexicon::OBJECTS;
 use super::meeting::{Meeting, meeting};
 use super::relation::RelationKind;
 use super::share::{Share, share};
 use super::text::{capital, fill, sentence, words};
+use super::words::{Activity, STEPS, WORDS};
 
 /// From so many words on a text belongs to one split only.
 pub(super) const PARAGRAPH: usize = 20;
@@ -62,9 +59,9 @@ impl<'w> Voice<'w> {
             turns: Deck::weighted(&entities.iter().map(|entity| turns(entity.kind)).collect::<Vec<_>>()),
             people: Deck::new(facts.count(RelationKind::Person)),
             asking: Deck::new(asked.len()),
-            causes: Deck::new(CAUSES.len()),
-            schemas: Deck::new(SCHEMAS.len()),
-            activities: Deck::new(ACTIVITIES.len()),
+            causes: Deck::new(WORDS.causes.len()),
+            schemas: Deck::new(WORDS.schemas.len()),
+            activities: Deck::new(WORDS.activities.len()),
             facts,
             entities,
             asked,
@@ -89,7 +86,7 @@ impl<'w> Voice<'w> {
             if attempt >= PATIENCE {
                 // There are few ways to say it; something else after it makes more.
                 text.push(' ');
-                text.push_str(&sentence(self.draw.pick(&FILLERS)));
+                text.push_str(&sentence(self.draw.pick(&WORDS.fillers)));
             }
             if words(&text) < length || share(&text) == self.share {
                 return text;
@@ -192,7 +189,7 @@ impl<'w> Voice<'w> {
 
     /// A pair of cause and effect about this person, that may be printed or (for a task) may not.
     pub(super) fn reason(&self, pair: usize, person: Entity, backward: bool) -> Reason {
-        let (cause, effect) = CAUSES[pair];
+        let (cause, effect) = WORDS.causes[pair];
         let (premise, connector, choice) =
             if backward { (effect, "because", cause) } else { (cause, "therefore", effect) };
         let named = premise.contains('{');
@@ -244,12 +241,13 @@ impl<'w> Voice<'w> {
                 continue;
             }
             let schema = self.schemas.draw(&mut self.draw);
-            let (x, y) = self.couple(SCHEMAS[schema].people);
+            let of = &WORDS.schemas[schema];
+            let (x, y) = self.couple(of.people);
             let event = event(schema, x, y);
             if share(&event) != Share::Scored {
                 let second = self.draw.chance(50);
-                let (name, reason) = if second { (y, SCHEMAS[schema].second) } else { (x, SCHEMAS[schema].first) };
-                return format!("{event} {}{name} {reason}.", SCHEMAS[schema].link);
+                let (name, reason) = if second { (y, of.second) } else { (x, of.first) };
+                return format!("{event} {}{name} {reason}.", of.link());
             }
         }
     }
@@ -260,7 +258,7 @@ impl<'w> Voice<'w> {
 
     /// The steps from `from` on, before step `next`.
     pub(super) fn scene(&self, activity: usize, person: Entity, from: usize, next: usize) -> Scene {
-        let Activity { label, steps } = &ACTIVITIES[activity];
+        let Activity { label, steps } = &WORDS.activities[activity];
         let (they, ..) = self.facts.pronouns(person);
         let done: Vec<String> = (from..next)
             .map(|step| {
@@ -294,7 +292,7 @@ impl<'w> Voice<'w> {
 
     /// An activity and who does it, for prose.
     pub(super) fn activity(&mut self) -> (&'static Activity, Entity) {
-        let activity = &ACTIVITIES[self.activities.draw(&mut self.draw)];
+        let activity = &WORDS.activities[self.activities.draw(&mut self.draw)];
         (activity, self.person())
     }
 }
@@ -311,15 +309,15 @@ fn turns(kind: RelationKind) -> usize {
 
 /// Two people, or two objects without their article.
 pub(super) fn couple<'w>(facts: &'w Facts, people: bool, draw: &mut Draw) -> (&'w str, &'w str) {
-    let limit = if people { facts.count(RelationKind::Person) } else { OBJECTS.len() };
+    let limit = if people { facts.count(RelationKind::Person) } else { WORDS.objects.len() };
     let drawn = draw.several(2, limit);
-    let name = |index: usize| if people { facts.person(index) } else { OBJECTS[index] };
+    let name = |index: usize| if people { facts.person(index) } else { WORDS.objects[index] };
     (name(drawn[0]), name(drawn[1]))
 }
 
 /// What happened between two, without the reason.
 pub(super) fn event(schema: usize, x: &str, y: &str) -> String {
-    capital(&fill(SCHEMAS[schema].event, &[("x", x), ("y", y)]))
+    capital(&fill(WORDS.schemas[schema].event, &[("x", x), ("y", y)]))
 }
 
 impl Reason {

@@ -1,13 +1,13 @@
 //! The web register: pages of several topics, in the voices of blogs, forums, shops, guides and quizzes.
 
 use super::draw::Deck;
-use super::lexicon::NUMBERS;
 use super::quiz;
 use super::relation::{HOME, MATERIAL, ROOM, RelationKind, USE};
 use super::share::share;
 use super::story;
 use super::text::{capital, sentence, words};
 use super::voice::Voice;
+use super::words::WORDS;
 
 type Genre = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
@@ -126,14 +126,14 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
         known.sort_by_key(|fact| fact.link != MATERIAL && fact.link != USE && fact.link != ROOM);
         let mut said = voice.sentences(entity, &known);
         let (price, first, second) = (voice.draw.below(11), voice.draw.below(11), voice.person());
-        said.push(format!("It costs {} crowns.", NUMBERS[1 + price]));
+        said.push(format!("It costs {} crowns.", WORDS.numbers[1 + price]));
         let opinion = voice.pick(&[
             "I use it every day",
             "It came late but it is good",
             "I would buy it again",
             "It is not worth the money",
         ]);
-        said.push(format!("{} of twelve customers like it.", capital(NUMBERS[1 + first])));
+        said.push(format!("{} of twelve customers like it.", capital(WORDS.numbers[1 + first])));
         said.push(format!(
             "{} from {} says: {opinion}.",
             voice.name(second),

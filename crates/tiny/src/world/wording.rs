@@ -2,17 +2,17 @@
 
 use super::draw::Draw;
 use super::facts::{Fact, Facts, Free, is_hop};
-use super::hop::HOPS;
-use super::ontology::RELATIONS;
+use super::relation::RELATIONS;
 use super::share::{Share, lot, share};
 use super::text::{bare, capital, fill};
+use super::words::WORDS;
 
 fn wordings(link: usize) -> (&'static [&'static str], &'static [&'static str]) {
     if is_hop(link) {
-        let hop = &HOPS[link - RELATIONS.len()];
-        return (hop.statements, hop.questions);
+        let hop = &WORDS.hops[link - RELATIONS];
+        return (&hop.statements, &hop.questions);
     }
-    (RELATIONS[link].statements, RELATIONS[link].questions)
+    (&WORDS.relations[link].statements, &WORDS.relations[link].questions)
 }
 
 impl Facts {
