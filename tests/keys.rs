@@ -84,6 +84,7 @@ fn names_of(subject: &Subject) -> String {
     match subject {
         Subject::Windows(of) => format!("{}@{}", of.corpus, of.length),
         Subject::Task(of) => format!("{} {:?} {} {:?}", of.name, of.limit, of.bos, of.max_length),
+        Subject::Defined(of) => of.name.clone(),
     }
 }
 
