@@ -104,6 +104,12 @@ impl ResultsFolder {
         self.output.path()
     }
 
+    /// The folders that a run leaves something in: this one, and the one beside a recorded run.
+    pub fn folders(&self) -> Vec<&Path> {
+        let beside = if let Record::Kept { beside } = &self.record { Some(beside.path()) } else { None };
+        [self.path()].into_iter().chain(beside).filter(|folder| folder.is_dir()).collect()
+    }
+
     pub fn description(&self) -> &RunDescription {
         &self.description
     }

@@ -15,6 +15,7 @@ mod comparison;
 mod draw;
 pub mod figure;
 mod files;
+mod finished;
 mod folder;
 #[cfg(test)]
 mod formats_test;
@@ -41,6 +42,7 @@ mod size_test;
 pub use catalogue::{Artifact, all, chosen, order, printed};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
+pub use finished::{Finished, contents};
 pub use folder::{Published, ResultsFolder, here};
 pub use identity::{Seen, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;

@@ -14,13 +14,14 @@ use super::home;
 use super::units::bytes;
 use crate::artifact::claims::{self, CLAIMS, Judged};
 use crate::artifact::page::{CellNote, FindingRow, Page};
-use crate::artifact::{PagePart, ResultsFolder, here, order};
+use crate::artifact::{PagePart, ResultsFolder, contents, here, order};
 use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
 use crate::machine;
 use crate::results::{By, Provenance, RunDescription, StoredResults, may_be_left_out};
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -49,8 +50,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
-    let path = write(&results, &reports, arguments.record)?;
-    answer::show(Reported { page: shown(&path) }, Answer::Report, |of| println!("written: {}", of.page))?;
+    let Written { page, .. } = write(&results, &reports, arguments.record)?;
+    answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -77,9 +78,39 @@ pub(super) fn check(reports: &Path) -> Result<()> {
     output(&reports.join(HERE)).check(&[PAGE.to_owned()])
 }
 
+/// The page that was written.
+pub(super) struct Written {
+    pub(super) page: PathBuf,
+    /// Whether something was left out, and told.
+    pub(super) left_out: bool,
+}
+
+/// What the page is made of in the results' folders, by path: as far as it can be read.
+pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
+    let mut files = BTreeMap::new();
+    for folder in folders(results) {
+        // Each file has a link.
+        let names = self::files(&folder, results);
+        files.insert(
+            folder.display().to_string(),
+            names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("/"),
+        );
+        let read = [PagePart::FILE, StoredResults::FILE, Provenance::FILE, CLAIMS];
+        let read = read.map(|name| folder.join(name)).into_iter().filter(|path| path.is_file());
+        files.extend(contents(store, read)?);
+    }
+    Some(files)
+}
+
+/// The pages that may be there.
+pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
+    let all = [reports.join(PAGE), reports.join(HERE).join(PAGE)];
+    all.into_iter().filter(|page| page.symlink_metadata().is_ok()).collect()
+}
+
 /// Writes the page from everything that lies in the results' folders; what is left out is told. The recorded run has a page
 /// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it.
-pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<PathBuf> {
+pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Written> {
     let (mut sheets, mut left_out, mut shown) = (Vec::new(), Vec::new(), Vec::new());
     // A list has no record, and is the program's own.
     let kept = |folder: &PathBuf| Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file();
@@ -115,7 +146,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
         }
     }
     if has_recorded && !record && shown.iter().all(kept) {
-        return Ok(page);
+        return Ok(Written { page, left_out: false });
     }
     for (folder, reason) in &left_out {
         note!("not on the page: {folder}: {reason}");
@@ -138,6 +169,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
         true => last_made(&shown)?,
         false => (utc(SystemTime::now()), machine::program()),
     };
+    let is_part = !left_out.is_empty();
     let left = "What each number was made from, by key, is left out here; `run.json` beside each table has it.";
     let page = Page {
         title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
@@ -164,7 +196,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
         note!("recorded: {} artifacts, {}, and their page, {}", sizes.len(), bytes(all), bytes(page));
     }
     output(&reports).put(&[(PAGE.to_owned(), text.into_bytes())])?;
-    Ok(reports.join(PAGE))
+    Ok(Written { page: reports.join(PAGE), left_out: is_part })
 }
 
 /// Bytes of the files of a folder that a repository keeps.

@@ -1,10 +1,12 @@
 //! `ghostlab reproduce ARTIFACT…`: the paper's tables and figures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::answer::done::{CellFailure, ListedArtifact, MadeArtifact, Refused, Reproduced, all_shown, shown};
 use super::answer::{self, Answer};
@@ -15,14 +17,14 @@ use super::units::{self, columns, seconds};
 use super::work::{Work, artifact_folder, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
-use crate::artifact::{self, Artifact, ArtifactOutcome, GateFailure, ResultsFolder, Runner};
+use crate::artifact::{self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, contents};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{RunRecord, RunSettings};
 use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::model::EngineRequest;
-use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
+use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, warnings};
 use crate::results::{Provenance, screen};
 use ghostlab_store::Store;
 
@@ -138,10 +140,9 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
         // Lists have no profile, and where nothing else was made there is nothing to judge.
         let quiet = arguments.events || answer::json();
-        if let Some(profile) = made.iter().find_map(|of| of.profile.as_ref()).filter(|_| !quiet) {
-            print!("{}", claims_about(&names, &folders, profile)?);
-        }
-        let written = report::write(&folders.results, &folders.reports, arguments.record)?;
+        let judged = made.iter().find_map(|of| of.profile.as_deref()).filter(|_| !quiet);
+        let (claims, written) = paged(&names, judged, arguments, &folders, &store)?;
+        print!("{claims}");
         note!("page of all artifacts: {}", written.display());
         page = Some(shown(&written));
     } else {
@@ -170,6 +171,37 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         None if unmade > 0 => Ok(3),
         None => Ok(0),
     }
+}
+
+/// What is said of the paper's claims about some artifacts, where a profile's are judged, and the page, written where it is not
+/// as it would be.
+fn paged(
+    names: &[&str],
+    judged: Option<&str>,
+    arguments: &Arguments,
+    folders: &Folders,
+    store: &Store,
+) -> Result<(String, PathBuf)> {
+    let Folders { results, reports, .. } = folders;
+    let finished = || {
+        let call = format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
+        let made_of = json!([judged, report::made_of(results, store)?]);
+        Finished::of(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
+    };
+    let pages = report::pages(reports);
+    let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
+    if let Some(done) = finished().and_then(|of| of.found(&pages)) {
+        return Ok(done);
+    }
+    let claims = judged.map(|profile| claims_about(names, folders, profile)).transpose()?.unwrap_or_default();
+    let report::Written { page, left_out } = report::write(results, reports, arguments.record)?;
+    let done = (claims, page);
+    // What is left out is told each time.
+    if let Some(finished) = finished().filter(|_| !left_out) {
+        let pages = report::pages(reports);
+        finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
+    }
+    Ok(done)
 }
 
 /// The paper's claims about these artifacts, on the paper's numbers and on ours.
@@ -240,8 +272,16 @@ fn listing(all: &[ListedArtifact]) -> String {
 /// measured here, so that nobody knows.
 fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usize, Option<f64>)> {
     let plan = Plan::new(grid, store, engine, RunSettings::default().batch_tokens)?;
+    let finished = || Finished::of_plan(store, &format!("all that is stored of {}", grid.name), &plan, &json!(null));
+    if let Some(complete) = finished().and_then(|of| of.found(&[])) {
+        return Ok((complete, Some(0.0)));
+    }
     let state = StoreState::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
+    if complete == grid.cells.len() {
+        finished().inspect(|of| of.keep(&[], &complete));
+        return Ok((complete, Some(0.0)));
+    }
     let estimate = Estimate::of(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
     let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
     let rate = RunRecord::rate(store, &plan.engines(), &plan.machine()).filter(|_| known);
@@ -287,7 +327,14 @@ fn made_one(
     if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
         not_over_a_later_one(file, submission, &target, &grid)?;
     }
+    let finished = || finished(artifact, arguments, &grid, &gated, &target, runner);
+    if let Some(done) = finished().and_then(|(of, _)| of.found::<Done>(&target.folders())) {
+        return Ok(done.again(artifact, &grid, &target));
+    }
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
+    if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
+        finished.keep(&target.folders(), &Done::of(&made, warnings));
+    }
     let ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
     if let Some(view) = table.filter(|_| !quiet) {
         println!("{}", screen(&view, out::width()));
@@ -326,8 +373,80 @@ fn made_one(
         unmade,
         failures: failures.iter().map(failure).collect(),
         misses: misses.iter().map(ToString::to_string).collect(),
-        differs: if target.as_described() { Vec::new() } else { target.description().parts() },
+        differs: differs(&target),
         recorded,
         files: all_shown(&files),
     })
+}
+
+/// An artifact that is made of what the grid needs and the store holds, where a call like this one would find it so. None
+/// where this one asks for more than files: to measure, record, clear up, tell events, or open a gate. With what is to be said
+/// of its inputs each time.
+fn finished<'a>(
+    artifact: &Artifact,
+    arguments: &Arguments,
+    grid: &Grid,
+    gated: &Gated,
+    target: &ResultsFolder,
+    runner: &Runner<'a>,
+) -> Option<(Finished<'a>, Vec<String>)> {
+    let Runner { store, settings, .. } = runner;
+    let more = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
+    if more || settings.retime || settings.store_limit.is_some() || matches!(gated, Gated::Yes(Some(_))) {
+        return None;
+    }
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
+    let described = contents(store, [&artifact.file])?;
+    let gated = matches!(gated, Gated::Yes(_));
+    let of = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
+    let finished = Finished::of_plan(store, &format!("{} in {}", artifact.name, target.path().display()), &plan, &of)?;
+    Some((finished, warnings(grid, &plan.inputs.by_path())))
+}
+
+/// What is said of an artifact that is made whole.
+#[derive(Serialize, Deserialize)]
+struct Done {
+    screen: Option<String>,
+    beside: String,
+    recorded: Option<String>,
+    files: Vec<PathBuf>,
+    warnings: Vec<String>,
+}
+
+impl Done {
+    fn of(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
+        let ArtifactOutcome { table, beside, files, recorded, .. } = made;
+        let screen = table.as_ref().map(|view| screen(view, out::width()));
+        Self { screen, beside: beside.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
+    }
+
+    /// Says it again.
+    fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
+        let Self { screen, beside, recorded, files, warnings } = self;
+        warnings.iter().for_each(|text| note!("{text}"));
+        if let Some(screen) = screen.filter(|_| !answer::json()) {
+            println!("{screen}");
+            print!("{beside}");
+        }
+        let (name, cells) = (&artifact.name, grid.cells.len());
+        let all = units::cells(cells);
+        note!("{name}: {cells} of {all} are stored already, and its files are as they were written: nothing to do");
+        if let Some(recorded) = &recorded {
+            note!("{name}: {recorded}");
+        }
+        MadeArtifact {
+            name: name.clone(),
+            profile: grid.profile.clone(),
+            cells,
+            differs: differs(target),
+            recorded,
+            files: all_shown(&files),
+            ..MadeArtifact::default()
+        }
+    }
+}
+
+/// What a run differs in from the artifact as it is described.
+fn differs(target: &ResultsFolder) -> Vec<String> {
+    if target.as_described() { Vec::new() } else { target.description().parts() }
 }

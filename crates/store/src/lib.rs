@@ -491,7 +491,7 @@ impl Store {
     /// It cannot be read, or is no ordinary file.
     pub fn input(&self, path: &Path) -> Result<Input> {
         // A folder that is no store yet is left as it is.
-        let index = self.begun.then(|| self.root.join("index"));
+        let index = self.memory();
         index::input(&*self.disk, index.as_deref(), path, self.rehash)
     }
 
@@ -506,8 +506,13 @@ impl Store {
         what: &str,
         find: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let index = self.begun.then(|| self.root.join("index"));
+        let index = self.memory();
         index::remembered(&*self.disk, index.as_deref(), (path, input), what, find)
+    }
+
+    /// Where things are remembered that save work, and nothing else; none where a folder is no store yet.
+    pub fn memory(&self) -> Option<PathBuf> {
+        self.begun.then(|| self.root.join("index"))
     }
 
     /// Where records of runs lie.

@@ -1,0 +1,106 @@
+//! What a call has made and found whole, remembered in the store: the next one that would make the same of the same says so and
+//! is done.
+//!
+//! Nothing is taken on trust but the hashes of large files that did not change. Every file that it was made of, each with
+//! stored objects among them, and every file that it left has to have the content that it had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::files::{regular, sha256};
+use crate::machine;
+use crate::plan::Plan;
+use ghostlab_store::{Store, canonical};
+
+/// A place of the store's memory, and what has to be the same.
+pub struct Finished<'a> {
+    store: &'a Store,
+    place: PathBuf,
+    made_of: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    made_of: String,
+    /// SHA-256 by path.
+    files: BTreeMap<String, String>,
+    said: Value,
+    /// Of all that stands before.
+    check: String,
+}
+
+impl Entry {
+    fn check(&self) -> String {
+        sha256::of_bytes(format!("{} {} {}", self.made_of, json!(self.files), canonical(&self.said)))
+    }
+}
+
+impl<'a> Finished<'a> {
+    /// What is called `name`, made by this program of what `of` says; none where the store remembers nothing.
+    pub fn of(store: &'a Store, name: &str, of: &Value) -> Option<Self> {
+        let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
+        let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        let program = json!([machine::program(), program.len(), written.as_nanos().to_string()]);
+        let place = store.memory()?.join(format!("{}.finished.json", sha256::of_bytes(name)));
+        Some(Self { store, place, made_of: sha256::of_bytes(canonical(&json!([program, of]))) })
+    }
+
+    /// The same of what is made of a plan: with everything of it that is stored. None where something lacks.
+    pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, of: &Value) -> Option<Self> {
+        let place = |key| store.has(key).then(|| store.lies(key));
+        let places: BTreeSet<PathBuf> = plan.keys().map(|key| place(key)).collect::<Option<_>>()?;
+        let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
+        let objects = contents(store, &places)?;
+        let inputs = plan.inputs.by_path();
+        Self::of(store, name, &json!([of, keys, objects, inputs, plan.engines(), plan.machine()]))
+    }
+
+    /// What was said of it, where what it left in some places is as it was.
+    pub fn found<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
+        let entry: Entry = serde_json::from_slice(&self.store.file(&self.place)?).ok()?;
+        let whole = entry.made_of == self.made_of && entry.check == entry.check();
+        let whole = whole && contents(self.store, places)? == entry.files;
+        if whole { serde_json::from_value(entry.said).ok() } else { None }
+    }
+
+    /// Remembers it with the files that it left. Where that cannot be written, it is made again the next time.
+    pub fn keep<T: Serialize>(&self, places: &[&Path], said: &T) {
+        let (Some(files), Ok(said)) = (contents(self.store, places), serde_json::to_value(said)) else { return };
+        let entry = Entry { made_of: self.made_of.clone(), files, said, check: String::new() };
+        let entry = Entry { check: entry.check(), ..entry };
+        if let Ok(text) = serde_json::to_vec(&entry) {
+            self.store.put_file(&self.place, &text).ok();
+        }
+    }
+}
+
+/// A file of so many bytes is hashed before one has looked whether its hash is known.
+const SMALL: u64 = 1 << 20;
+
+/// The SHA-256 of every file below some places, or of the files that they are, by path. None where one cannot be read.
+pub fn contents<P: AsRef<Path>>(
+    store: &Store,
+    places: impl IntoIterator<Item = P>,
+) -> Option<BTreeMap<String, String>> {
+    fn add(store: &Store, place: &Path, to: &mut BTreeMap<String, String>) -> Option<()> {
+        let about = place.symlink_metadata().ok()?;
+        if !about.is_dir() {
+            // Of large files the store remembers hashes.
+            let hash = match about.len() {
+                0..SMALL => sha256::of_bytes(regular::read(place).ok()?),
+                _ => store.input(place).ok()?.sha256().to_owned(),
+            };
+            to.insert(place.display().to_string(), hash);
+            return Some(());
+        }
+        std::fs::read_dir(place).ok()?.try_for_each(|item| add(store, &item.ok()?.path(), to))
+    }
+    let mut all = BTreeMap::new();
+    places.into_iter().try_for_each(|place| add(store, place.as_ref(), &mut all))?;
+    Some(all)
+}
