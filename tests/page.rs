@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use ghostlab::artifact::audit::Severity;
 use ghostlab::artifact::page::{
-    BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, ObjectNote, Page,
+    BesideView, Cell, CellNote, ClaimRow, Judgement, Column, FigureView, FindingRow, Mark, ObjectNote, Page,
     PageArtifact, PageRow, TableView, render,
 };
 use ghostlab::results::PaperVerdict;
@@ -229,9 +229,9 @@ fn sample() -> Page {
         place: "§5.1, Table 2".into(),
         // As long as they come.
         paper: "54 of 60 settings, all needed".into(),
-        paper_verdict: ClaimWord::Holds,
+        paper_verdict: Judgement::Holds,
         ours: "21 of 24 settings, 3 unknown for want of a rival".into(),
-        verdict: if artifact == "table2" { ClaimWord::Fails } else { ClaimWord::Holds },
+        verdict: if artifact == "table2" { Judgement::Fails } else { Judgement::Holds },
         artifact: artifact.into(),
         profile: String::new(),
     };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::artifact::figure::{
-    Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Panels, Point, Scale, Series, Value,
-    Width,
+    Around, Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Panels, Plot, Point, Scale,
+    Series, Value, Width,
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
@@ -64,18 +64,20 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
         };
         let own: Vec<&CellResult> = trained().filter(|result| result.cell.backbone == *backbone).collect();
         let labels = trained_labels(&own.iter().map(|result| &result.cell).collect::<Vec<_>>());
-        Figure::Curves(Curves {
+        let around = Around {
             title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
             description: "Divergence of the student from the teacher, the mean of the steps around each point."
                 .to_owned(),
             heading: backbone_label(backbone).to_owned(),
-            note: String::new(),
-            width: Width::Column,
+            ..Around::default()
+        };
+        let plot = Plot::Curves(Curves {
             x: Axis { label: "Step".into(), ..Axis::default() },
             y: Axis { label: "Loss (nats)".into(), ..Axis::default() },
             lines: own.into_iter().zip(labels).map(line).collect(),
             levels: Vec::new(),
-        })
+        });
+        Figure { around, plot }
     };
     let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
     backbones.iter().map(|backbone| Ok((name(backbone), curves(backbone).draw()?))).collect()
@@ -135,17 +137,22 @@ impl Drawer<'_> {
         if self.entry.recovery.is_empty() { all } else { self.entry.recovery.clone() }
     }
 
-    fn width(&self, wide: bool) -> Width {
-        if wide { Width::Page } else { Width::Column }
-    }
-
     fn axis(&self) -> Axis {
         let scale = if self.entry.log { Scale::Log } else { Scale::Linear };
         Axis { label: self.entry.axis.clone(), unit: String::new(), scale }
     }
 
-    fn caption(&self) -> String {
-        self.description.caption.clone().unwrap_or_default()
+    /// Around a figure of a backbone, or of all.
+    fn figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
+        let of = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
+        let around = Around {
+            title: format!("{}{of}", self.description.title),
+            description: self.description.caption.clone().unwrap_or_default(),
+            heading,
+            note: String::new(),
+            width: if wide { Width::Page } else { Width::Column },
+        };
+        Figure { around, plot }
     }
 
     /// How much of the backbones is removed, and by what: `4 of 16 layers removed by LLM-Streamline`, as far as all cells
@@ -237,7 +244,7 @@ impl Drawer<'_> {
             values: backbones.iter().map(|backbone| self.value(backbone, &recovery, &metric)).collect(),
             method: recovery,
         });
-        self.bars_of(&backbones, series.collect(), self.ahead(&metric), self.width(backbones.len() > 1))
+        self.bars_of(&backbones, series.collect(), self.ahead(&metric), backbones.len() > 1)
     }
 
     /// A bar for each metric: they are parts of one norm, so they have no method's colour.
@@ -249,21 +256,17 @@ impl Drawer<'_> {
             label: Metric::find(metric).map_or_else(|_| metric.clone(), |known| known.label),
             values: backbones.iter().map(|backbone| self.value(backbone, &recovery, metric)).collect(),
         });
-        self.bars_of(&backbones, series.collect(), String::new(), Width::Column)
+        self.bars_of(&backbones, series.collect(), String::new(), false)
     }
 
-    fn bars_of(&self, backbones: &[String], series: Vec<Series>, note: String, width: Width) -> Figure {
-        Figure::Bars(Bars {
-            title: self.description.title.clone(),
-            description: self.caption(),
-            heading: self.cut(),
-            note,
-            width,
+    fn bars_of(&self, backbones: &[String], series: Vec<Series>, note: String, wide: bool) -> Figure {
+        let plot = Plot::Bars(Bars {
             axis: self.axis(),
             series,
             groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
             missing: if self.outcome.failed() > 0 { "failed" } else { "–" }.into(),
-        })
+        });
+        self.figure(None, self.cut(), wide, plot).with_note(note)
     }
 
     fn cells<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> impl Iterator<Item = &'a CellResult> {
@@ -290,16 +293,13 @@ impl Drawer<'_> {
         let against = if ours.is_empty() { None } else { Some(ours.remove(0)) };
         let panels: Vec<String> = [others, ours].concat();
         let (panels, against) = if panels.is_empty() { (Vec::from_iter(against), None) } else { (panels, against) };
-        Figure::Panels(Panels {
-            title: format!("{}: {}", self.description.title, backbone_label(backbone)),
-            description: self.caption(),
-            heading: self.cut_of(backbone),
-            width: Width::Column,
+        let plot = Plot::Panels(Panels {
             x: Axis { label: "Channel".into(), ..Axis::default() },
             y: self.axis(),
             lines: panels.iter().map(line).collect(),
             against: against.as_ref().map(line),
-        })
+        });
+        self.figure(Some(backbone), self.cut_of(backbone), false, plot)
     }
 
     fn depths(&self, backbone: &str) -> Figure {
@@ -323,12 +323,7 @@ impl Drawer<'_> {
         };
         let has_errors = own().any(|number| number.record.error.is_some());
         let dense = own().find(|number| number.record.condition.depth == 0).and_then(|number| number.record.value);
-        Figure::Curves(Curves {
-            title: format!("{}: {}", self.description.title, backbone_label(backbone)),
-            description: self.caption(),
-            heading: self.cut_of(backbone),
-            note: if has_errors { WHISKERS.to_owned() } else { String::new() },
-            width: Width::Column,
+        let plot = Plot::Curves(Curves {
             x: Axis { label: "Layers removed".into(), ..Axis::default() },
             y: self.axis(),
             lines: self.recoveries().iter().map(line).collect(),
@@ -336,7 +331,9 @@ impl Drawer<'_> {
                 .map(|value| Level { method: DENSE.into(), label: criterion::DENSE.label.into(), value })
                 .into_iter()
                 .collect(),
-        })
+        });
+        let note = if has_errors { WHISKERS } else { "" };
+        self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
     }
 
     /// One diagram for each criterion of the grid, from the layers that its cell really removed.
@@ -368,14 +365,8 @@ impl Drawer<'_> {
             true => "an operator for each removed layer (boundary: layer)",
             false => "one operator for each region of removed layers (boundary: region)",
         };
-        Ok(Figure::Layers(LayerDiagram {
-            title: format!("{}: {}", self.description.title, backbone_label(backbone)),
-            description: self.caption(),
-            heading: format!("{}: {rule}", backbone_label(backbone)),
-            width: self.width(selections.len() > 1),
-            layers,
-            selections,
-        }))
+        let (heading, wide) = (format!("{}: {rule}", backbone_label(backbone)), selections.len() > 1);
+        Ok(self.figure(Some(backbone), heading, wide, Plot::Layers(LayerDiagram { layers, selections })))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::figure::{Axis, Dots, Drawing, Draws, Figure, Width};
+use super::figure::{Around, Axis, Dots, Drawing, Draws, Figure, Plot, Width};
 use super::paper::backbone_label;
 use crate::error::Result;
 use crate::grid::TableEntry;
@@ -71,15 +71,18 @@ pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]
         let criterion = if several { format!(" {}", criterion::label(criterion)) } else { String::new() };
         format!("{} {depth}/{layers}{criterion}", backbone_label(backbone))
     };
-    let figure = Figure::Dots(Dots {
+    let around = Around {
         title: format!("{title}: a dot for each calibration seed"),
         description: format!("{} under each seed of the calibration, with a dash at the mean.", metric.label),
         width: Width::Page,
+        ..Around::default()
+    };
+    let plot = Plot::Dots(Dots {
         axis: Axis { label: metric.label.clone(), ..Axis::default() },
         groups: cuts.iter().map(group).collect(),
         methods: methods.into_iter().map(draws).collect(),
     });
-    figure.draw().map(Some)
+    Figure { around, plot }.draw().map(Some)
 }
 
 fn of_method(all: &[(String, Values)], method: &str) -> Values {

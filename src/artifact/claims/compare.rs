@@ -50,7 +50,7 @@ pub fn render(judged: &[Judged<'_>]) -> String {
     let mut text = String::new();
     for Judged { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
-            [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word()));
+            [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word().to_uppercase()));
         let _ =
             writeln!(text, "{}: paper {paper_count}: {paper_word}; ours ({profile}) {our_count}: {our_word}", claim.id);
         if let Some(reading) = claim.reading {
@@ -59,7 +59,7 @@ pub fn render(judged: &[Judged<'_>]) -> String {
         for (side, verdict) in [("paper", paper), ("ours", ours)] {
             for setting in verdict.settings.iter().filter(|setting| setting.outcome != Judgement::Holds) {
                 let name: String = setting.setting.iter().map(|(_, value)| format!(" {value}")).collect();
-                let word = setting.outcome.word().to_lowercase();
+                let word = setting.outcome.word();
                 let _ = writeln!(text, "  {side}{name}: {word}: {}", setting.shown);
             }
         }

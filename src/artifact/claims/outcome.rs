@@ -2,25 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Whether something that the paper says is so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judgement {
-    Holds,
-    Fails,
-    /// A number that decides it is missing.
-    Unknown,
-}
-
-impl Judgement {
-    /// In a word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Judgement::Holds => "HOLDS",
-            Judgement::Fails => "FAILS",
-            Judgement::Unknown => "UNKNOWN",
-        }
-    }
-}
+pub use crate::artifact::page::Judgement;
 
 /// A check on one setting, with the numbers that it rests on, or what is missing of them.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::compare::{Judged, judged};
-use super::outcome::Judgement;
 use super::run::{ArtifactNumbers, Artifacts};
 use super::sentences::claims;
-use crate::artifact::page::{ClaimRow, ClaimWord};
+use crate::artifact::page::ClaimRow;
 use crate::artifact::{PagePart, here, paper};
 use crate::error::Result;
 use crate::results::StoredResults;
@@ -70,21 +69,13 @@ pub fn row(judged: &Judged<'_>) -> ClaimRow {
         },
         place: claim.place.to_owned(),
         paper: judged.paper.count(),
-        paper_verdict: word(judged.paper.outcome),
+        paper_verdict: judged.paper.outcome,
         ours: judged.ours.count(),
-        verdict: word(judged.ours.outcome),
+        verdict: judged.ours.outcome,
         artifact: match claim.artifacts {
             [only] => (*only).to_owned(),
             _ => String::new(),
         },
         profile: judged.profile.clone(),
-    }
-}
-
-fn word(outcome: Judgement) -> ClaimWord {
-    match outcome {
-        Judgement::Holds => ClaimWord::Holds,
-        Judgement::Fails => ClaimWord::Fails,
-        Judgement::Unknown => ClaimWord::Unknown,
     }
 }

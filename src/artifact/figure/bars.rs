@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Decimals, Range, Scale, drawable};
 use super::font;
-use super::frame::{self, Frame, FramePlan, GAP, Groups, HALF, Width};
+use super::frame::{self, Around, Frame, FramePlan, GAP, Groups, HALF};
 use super::legend::Key;
 use super::palette::{self, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
@@ -44,14 +44,6 @@ pub struct Series {
 /// Groups of bars, one bar per method in each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bars {
-    /// For readers who hear the figure; not drawn.
-    pub title: String,
-    pub description: String,
-    /// Drawn above: of what the bars are. May be empty.
-    pub heading: String,
-    /// Drawn below: what a reader should not miss. May be empty.
-    pub note: String,
-    pub width: Width,
     pub axis: Axis,
     /// The groups' names, below the bars.
     pub groups: Vec<String>,
@@ -72,15 +64,14 @@ const MARKERS: f64 = 10.0;
 impl Bars {
     /// # Errors
     /// When there is no group, no series or no number, or a series has not one value per group.
-    pub(super) fn scene(&self) -> Result<Scene> {
-        let fault = |what: &str| Error::bad_input(what).at(self.title.as_str());
+    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
         if self.groups.is_empty() || self.series.is_empty() {
-            return Err(fault("a figure of bars has nothing to draw")
+            return Err(Error::bad_input("a figure of bars has nothing to draw")
                 .expected("at least one group and one series")
                 .found(format!("{} groups, {} series", self.groups.len(), self.series.len())));
         }
         if let Some(series) = self.series.iter().find(|series| series.values.len() != self.groups.len()) {
-            return Err(fault("a series of bars does not fit the groups")
+            return Err(Error::bad_input("a series of bars does not fit the groups")
                 .at(series.label.as_str())
                 .expected(format!("{} values", self.groups.len()))
                 .found(series.values.len().to_string()));
@@ -91,12 +82,13 @@ impl Bars {
             Some([number - error, number, number + error])
         });
         let range = Range::of(numbers.flatten(), self.axis.scale).ok_or_else(|| {
-            fault("a figure of bars has no number to draw").hint(match self.axis.scale {
+            Error::bad_input("a figure of bars has no number to draw").hint(match self.axis.scale {
                 Scale::Linear => "every value is missing or not finite",
                 Scale::Log => "a log axis shows positive numbers only",
             })
         })?;
-        Ok(self.draw(range.with_base().with_end_ticks(Frame::most_ticks(self.width))))
+        self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene);
+        Ok(())
     }
 
     /// What stands at a value's bar.
@@ -104,23 +96,21 @@ impl Bars {
         drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
     }
 
-    fn draw(&self, range: Range) -> Scene {
-        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+    fn draw_on(&self, around: &Around, range: Range, scene: &mut Scene) {
         let all = || self.series.iter().flat_map(|series| series.values.iter().copied());
         let decimals = Decimals::of(all().filter_map(|value| drawable(value.value)));
         let labels: Vec<String> = all().map(|value| self.label(value, decimals)).collect();
         let widest = font::widest(labels.iter().map(String::as_str));
         let places = self.groups.len() as f64 * (self.series.len() as f64 + APART);
-        let written = Written::of(widest, Frame::room(self.width, &range) / places);
+        let written = Written::of(widest, Frame::room(around.width, &range) / places);
         let room = written.room(widest);
         let negative = all().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
         let keys: Vec<(Key, String)> =
             self.series.iter().map(|s| (Key::Bar(palette::of(&s.method)), s.label.clone())).collect();
         let frame = Frame::draw(
-            &mut scene,
+            scene,
             FramePlan {
-                width: self.width,
-                heading: &self.heading,
+                around,
                 axis: &self.axis,
                 range,
                 entries: &keys,
@@ -136,7 +126,7 @@ impl Bars {
             for (j, value) in series.values.iter().enumerate() {
                 let x = groups.column(j, i);
                 let label = self.label(*value, decimals);
-                self.bar(&mut scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
+                self.bar(scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
                 scene.marker(
                     (x, frame.bottom + MARKERS / 2.0 + 1.0),
                     style.marker,
@@ -145,10 +135,9 @@ impl Bars {
                 );
             }
         }
-        frame.axis_line(&mut scene, frame.base());
-        let end = groups.names(&mut scene, &self.groups, frame.bottom + MARKERS + GAP);
-        frame::end(&mut scene, &self.note, end);
-        scene
+        frame.axis_line(scene, frame.base());
+        let end = groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP);
+        frame::end(scene, &around.note, end);
     }
 
     /// A bar about `x` with its error and its label; the label alone where the axis cannot show the value.

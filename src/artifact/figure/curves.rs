@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
-use super::frame::{self, Frame, FramePlan, GAP, Width};
+use super::frame::{self, Around, Frame, FramePlan, GAP, Width};
 use super::legend::Key;
 use super::palette::{self, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
@@ -43,14 +43,6 @@ pub struct Level {
 /// An axis of values that does not begin at 0 says so.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
-    /// For readers who hear the figure; not drawn.
-    pub title: String,
-    pub description: String,
-    /// Drawn above: of what the lines are. May be empty.
-    pub heading: String,
-    /// Drawn below: what the whiskers are, for example. May be empty.
-    pub note: String,
-    pub width: Width,
     pub x: Axis,
     pub y: Axis,
     /// The last is drawn on top.
@@ -70,8 +62,8 @@ const COLUMN: f64 = 0.35;
 impl Curves {
     /// # Errors
     /// When there is no line, or no point with numbers that the axes can show.
-    pub(super) fn scene(&self) -> Result<Scene> {
-        let nothing = || Error::bad_input("a figure of curves has nothing to draw").at(self.title.as_str());
+    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+        let nothing = || Error::bad_input("a figure of curves has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
         }
@@ -82,7 +74,11 @@ impl Curves {
         let ys = Range::of(errors.chain(levels), self.y.scale);
         // A level alone says nothing about x.
         match (xs, ys) {
-            (Some(xs), Some(ys)) => Ok(self.draw(xs, ys.with_room(true).with_end_ticks(Frame::most_ticks(self.width)))),
+            (Some(xs), Some(ys)) => {
+                let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
+                self.draw_on(around, (xs, ys), scene);
+                Ok(())
+            }
             _ => Err(nothing().found("no point with two finite numbers").hint(
                 if [self.x.scale, self.y.scale].contains(&Scale::Log) {
                     "a log axis shows positive numbers only"
@@ -100,11 +96,10 @@ impl Curves {
         (on(&self.x, x) && on(&self.y, y)).then(|| (x, y, drawable(point.error).unwrap_or(0.0).abs()))
     }
 
-    fn draw(&self, xs: Range, ys: Range) -> Scene {
-        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+    fn draw_on(&self, around: &Around, (xs, ys): (Range, Range), scene: &mut Scene) {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
-        let ticks = self.x_ticks(&xs, Frame::room(self.width, &ys));
+        let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));
         let line_keys = self.lines.iter().map(|line| {
             let style = palette::of(&line.method);
             (Key::Line { style, dash: Dash::Solid, marked }, line.label.clone())
@@ -115,18 +110,9 @@ impl Curves {
         });
         let entries: Vec<(Key, String)> = line_keys.chain(level_keys).collect();
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
-        let axis = self.said(&ys);
-        let plan = FramePlan {
-            width: self.width,
-            heading: &self.heading,
-            axis: &axis,
-            range: ys,
-            entries: &entries,
-            head: 0.0,
-            foot: 0.0,
-            aside,
-        };
-        let frame = Frame::draw(&mut scene, plan);
+        let axis = self.said(&ys, around.width);
+        let plan = FramePlan { around, axis: &axis, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
+        let frame = Frame::draw(scene, plan);
         let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
 
         for level in self
@@ -160,20 +146,20 @@ impl Curves {
                 for (px, py, error) in runs.iter().flatten().copied() {
                     scene.marker((x(px), frame.y(py)), style.marker, style.colour, MARKER);
                     if error > 0.0 {
-                        frame.whisker(&mut scene, x(px), (py - error, py + error), style.colour);
+                        frame.whisker(scene, x(px), (py - error, py + error), style.colour);
                     }
                 }
             }
         }
-        self.x_axis(&mut scene, &frame, &ticks, &xs);
-        scene
+        let below = self.x_axis(scene, &frame, &ticks, &xs);
+        frame::end(scene, &around.note, below);
     }
 
     /// The axis of values; where it does not begin at 0, with where it begins.
-    fn said(&self, ys: &Range) -> Axis {
+    fn said(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
         if ys.begins_above_zero().is_some()
-            && let Some(first) = ys.ticks(Frame::most_ticks(self.width)).first()
+            && let Some(first) = ys.ticks(Frame::most_ticks(width)).first()
         {
             axis.label = format!("{}, from {}", axis.title(), first.text);
             axis.unit.clear();
@@ -221,7 +207,8 @@ impl Curves {
         (2..=10).rev().map(|most| xs.ticks(most)).find(|ticks| fits(ticks)).unwrap_or_default()
     }
 
-    fn x_axis(&self, scene: &mut Scene, frame: &Frame, ticks: &[Tick], xs: &Range) {
+    /// Gives where what stands below it can begin.
+    fn x_axis(&self, scene: &mut Scene, frame: &Frame, ticks: &[Tick], xs: &Range) -> f64 {
         frame.axis_line(scene, frame.bottom);
         let baseline = frame.bottom + GAP + font::LINE * 0.8;
         for tick in ticks {
@@ -231,8 +218,7 @@ impl Curves {
         }
         let title = font::wrap(&self.x.title(), frame.right - frame.left);
         let middle = f64::midpoint(frame.left, frame.right);
-        let below = scene.lines((middle, baseline + GAP), &title, Anchor::Middle);
-        frame::end(scene, &self.note, below);
+        scene.lines((middle, baseline + GAP), &title, Anchor::Middle)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Dots in columns: a value for each draw of a method, and a dash at their mean.
 
 use super::axis::{Axis, Range, drawable};
-use super::frame::{self, Frame, FramePlan, GAP, Groups, Width};
+use super::frame::{self, Around, Frame, FramePlan, GAP, Groups};
 use super::legend::Key;
 use super::palette::{self, TEXT};
 use super::scene::Scene;
@@ -22,10 +22,6 @@ pub struct Draws {
 /// Groups of columns of dots, one column a method in each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
-    /// For readers who hear the figure; not drawn.
-    pub title: String,
-    pub description: String,
-    pub width: Width,
     pub axis: Axis,
     /// The groups' names, below the columns.
     pub groups: Vec<String>,
@@ -44,36 +40,27 @@ const WIDEST: f64 = 24.0;
 impl Dots {
     /// # Errors
     /// When there is no number, or a method has not one list of values per group.
-    pub(super) fn scene(&self) -> Result<Scene> {
-        let fault = |what: &str| Error::bad_input(what).at(self.title.as_str());
+    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
-            return Err(fault("a method's dots do not fit the groups")
+            return Err(Error::bad_input("a method's dots do not fit the groups")
                 .at(method.label.as_str())
                 .expected(format!("values of {} groups", self.groups.len()))
                 .found(method.values.len().to_string()));
         }
         let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());
         let numbers = numbers.filter_map(|&value| drawable(Some(value)));
-        let range =
-            Range::of(numbers, self.axis.scale).ok_or_else(|| fault("a figure of dots has no number to draw"))?;
-        Ok(self.draw(range.with_room(false)))
+        let range = Range::of(numbers, self.axis.scale)
+            .ok_or_else(|| Error::bad_input("a figure of dots has no number to draw"))?;
+        self.draw_on(around, range.with_room(false), scene);
+        Ok(())
     }
 
-    fn draw(&self, range: Range) -> Scene {
-        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+    fn draw_on(&self, around: &Around, range: Range, scene: &mut Scene) {
         let keys: Vec<(Key, String)> =
             self.methods.iter().map(|of| (Key::Bar(palette::of(&of.method)), of.label.clone())).collect();
-        let plan = FramePlan {
-            width: self.width,
-            heading: "",
-            axis: &self.axis,
-            range,
-            entries: &keys,
-            head: RADIUS,
-            foot: RADIUS,
-            aside: 0.0,
-        };
-        let frame = Frame::draw(&mut scene, plan);
+        let plan =
+            FramePlan { around, axis: &self.axis, range, entries: &keys, head: RADIUS, foot: RADIUS, aside: 0.0 };
+        let frame = Frame::draw(scene, plan);
         let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), APART, WIDEST);
         for (i, method) in self.methods.iter().enumerate() {
             let look = palette::of(&method.method);
@@ -88,9 +75,8 @@ impl Dots {
                 known.iter().for_each(|&value| scene.marker((x, frame.y(value)), look.marker, look.colour, RADIUS));
             }
         }
-        frame.axis_line(&mut scene, frame.bottom);
-        let end = groups.names(&mut scene, &self.groups, frame.bottom + GAP);
-        frame::end(&mut scene, "", end);
-        scene
+        frame.axis_line(scene, frame.bottom);
+        let end = groups.names(scene, &self.groups, frame.bottom + GAP);
+        frame::end(scene, &around.note, end);
     }
 }

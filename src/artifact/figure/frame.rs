@@ -33,6 +33,19 @@ impl Width {
     }
 }
 
+/// What stands around a drawing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Around {
+    /// For readers who hear the figure; not drawn.
+    pub title: String,
+    pub description: String,
+    /// Above: of what the figure is. May be empty.
+    pub heading: String,
+    /// Below: what a reader should not miss. May be empty.
+    pub note: String,
+    pub width: Width,
+}
+
 /// Around the figure, in points.
 pub(super) const MARGIN: f64 = 4.0;
 /// Between an axis and its labels.
@@ -72,9 +85,7 @@ pub(super) struct Frame {
 /// What the frame is made for.
 #[derive(Debug)]
 pub(super) struct FramePlan<'a> {
-    pub(super) width: Width,
-    /// What stands above everything, in words; may be empty.
-    pub(super) heading: &'a str,
+    pub(super) around: &'a Around,
     pub(super) axis: &'a Axis,
     pub(super) range: Range,
     pub(super) entries: &'a [(Key, String)],
@@ -87,7 +98,8 @@ pub(super) struct FramePlan<'a> {
 impl Frame {
     /// Draws the heading, the legend, the axis's title, its ticks and the grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
-        let FramePlan { width, heading, axis, range, entries, head, foot, aside } = plan;
+        let FramePlan { around: Around { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
+        let width = *width;
         let (start, end) = (MARGIN, scene.width - MARGIN);
         let headed = heading_lines(scene, heading, MARGIN);
         let below = legend::draw(scene, entries, (start, end, headed));

@@ -1,7 +1,7 @@
 //! The stacks of layers of the paper's figure 2: dense, pruned, and ghosted.
 
 use super::font;
-use super::frame::{self, GAP, HALF, MARGIN, Width};
+use super::frame::{self, Around, GAP, HALF, MARGIN, Width};
 use super::legend::{self, Key, arrow};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
@@ -22,12 +22,6 @@ pub struct DiagramRow {
 /// For each selection three stacks side by side. Layer 0 is at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
-    /// For readers who hear the figure; not drawn.
-    pub title: String,
-    pub description: String,
-    /// Drawn above: of what the stacks are. May be empty.
-    pub heading: String,
-    pub width: Width,
     /// Of the dense backbone.
     pub layers: usize,
     /// At most one in a column, two on a page.
@@ -62,14 +56,13 @@ enum Stack {
 impl LayerDiagram {
     /// # Errors
     /// When there is no selection or too many, or one removes nothing, a layer twice or one that is not there.
-    pub(super) fn scene(&self) -> Result<Scene> {
-        let fault = |what: &str| Error::bad_input(what).at(self.title.as_str());
-        let most = match self.width {
+    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+        let most = match around.width {
             Width::Column => 1,
             Width::Page => 2,
         };
         if self.selections.is_empty() || self.selections.len() > most {
-            return Err(fault("a diagram of layers cannot show so many selections")
+            return Err(Error::bad_input("a diagram of layers cannot show so many selections")
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
@@ -77,13 +70,12 @@ impl LayerDiagram {
             .selections
             .iter()
             .map(|selection| regions(&selection.removed, self.layers).map_err(|e| e.at(selection.label.as_str())))
-            .collect::<Result<Vec<_>>>()
-            .map_err(|error| error.at(self.title.as_str()))?;
-        Ok(self.draw(&regions))
+            .collect::<Result<Vec<_>>>()?;
+        self.draw_on(around, &regions, scene);
+        Ok(())
     }
 
-    fn draw(&self, regions: &[Vec<Region>]) -> Scene {
-        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+    fn draw_on(&self, around: &Around, regions: &[Vec<Region>], scene: &mut Scene) {
         let ghost = palette::ours();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
@@ -91,11 +83,11 @@ impl LayerDiagram {
             (Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST),
             (Key::Arrow(STREAM), "hidden state past a cut"),
         ];
-        let headed = frame::heading_lines(&mut scene, &self.heading, MARGIN);
+        let headed = frame::heading_lines(scene, &around.heading, MARGIN);
         let top = legend::draw(
-            &mut scene,
+            scene,
             &entries.map(|(key, label)| (key, label.to_owned())),
-            (MARGIN, self.width.points() - MARGIN, headed),
+            (MARGIN, scene.width - MARGIN, headed),
         ) + GAP;
         let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
@@ -116,11 +108,10 @@ impl LayerDiagram {
                 let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - ASIDE / 2.0;
                 scene.text((x, titled + GAP + HALF * 2.0), name, Anchor::Middle, TEXT);
                 let operators = &operators;
-                Drawn { scene: &mut scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
+                Drawn { scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
             }
         }
-        scene.height = ground + ENDS + font::LINE + MARGIN;
-        scene
+        frame::end(scene, &around.note, ground + ENDS + font::LINE);
     }
 }
 

@@ -14,13 +14,14 @@
 //! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
 //!
 //! ```
-//! use ghostlab::artifact::figure::{Axis, Bars, Figure, Series, Width};
-//! let figure = Figure::Bars(Bars {
+//! use ghostlab::artifact::figure::{Around, Axis, Bars, Figure, Plot, Series};
+//! let around = Around {
 //!     title: "Boundary error".into(),
 //!     description: "The error with and without a Ghosted Layer.".into(),
 //!     heading: "4 of 16 layers removed".into(),
-//!     note: String::new(),
-//!     width: Width::Column,
+//!     ..Around::default()
+//! };
+//! let plot = Plot::Bars(Bars {
 //!     axis: Axis { label: "Boundary MAE".into(), ..Axis::default() },
 //!     groups: vec!["tiny-llama".into()],
 //!     series: vec![
@@ -29,7 +30,7 @@
 //!     ],
 //!     missing: "failed".into(),
 //! });
-//! let drawing = figure.draw()?;
+//! let drawing = Figure { around, plot }.draw()?;
 //! assert!(drawing.svg.contains("failed"));
 //! assert!(drawing.pdf.starts_with(b"%PDF"));
 //! assert!(drawing.png.starts_with(b"\x89PNG"));
@@ -57,15 +58,22 @@ pub use axis::{Axis, Scale};
 pub use bars::{Bars, Series, Value};
 pub use curves::{Curves, Level, Line, Point};
 pub use dots::{Dots, Draws};
-pub use frame::Width;
+pub use frame::{Around, Width};
 pub use layers::{DiagramRow, LayerDiagram};
 pub use panels::Panels;
 
 use crate::error::Result;
 
+/// What to draw, and what stands around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    pub around: Around,
+    pub plot: Plot,
+}
+
 /// What to draw.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Figure {
+pub enum Plot {
     Bars(Bars),
     Curves(Curves),
     Dots(Dots),
@@ -85,6 +93,13 @@ pub struct Drawing {
 }
 
 impl Figure {
+    /// The same with a note below.
+    #[must_use]
+    pub fn with_note(mut self, note: impl Into<String>) -> Self {
+        self.around.note = note.into();
+        self
+    }
+
     /// Draws the figure.
     ///
     /// # Errors
@@ -96,12 +111,16 @@ impl Figure {
 
     fn scene(&self) -> Result<scene::Scene> {
         font::load()?;
-        match self {
-            Self::Bars(bars) => bars.scene(),
-            Self::Curves(curves) => curves.scene(),
-            Self::Dots(dots) => dots.scene(),
-            Self::Layers(diagram) => diagram.scene(),
-            Self::Panels(panels) => panels.scene(),
+        let Around { title, description, width, .. } = &self.around;
+        let mut scene = scene::Scene::new(title, description, width.points());
+        match &self.plot {
+            Plot::Bars(bars) => bars.draw(&self.around, &mut scene),
+            Plot::Curves(curves) => curves.draw(&self.around, &mut scene),
+            Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
+            Plot::Layers(diagram) => diagram.draw(&self.around, &mut scene),
+            Plot::Panels(panels) => panels.draw(&self.around, &mut scene),
         }
+        .map_err(|error| error.at(title.as_str()))?;
+        Ok(scene)
     }
 }

@@ -4,7 +4,7 @@
 use super::axis::{Axis, Decimals, Range, Scale, drawable, plain};
 use super::curves::{Line, thinned};
 use super::font;
-use super::frame::{self, GAP, HALF, MARGIN, Width};
+use super::frame::{self, Around, GAP, HALF, MARGIN, Width};
 use super::legend::{self, Key};
 use super::palette::{self, FAINT, GRID, MUTED, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
@@ -14,12 +14,6 @@ use crate::style::Dash;
 /// A panel for each line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Panels {
-    /// For readers who hear the figure; not drawn.
-    pub title: String,
-    pub description: String,
-    /// Drawn above: of what the panels are. May be empty.
-    pub heading: String,
-    pub width: Width,
     pub x: Axis,
     /// Linear, from 0.
     pub y: Axis,
@@ -40,8 +34,8 @@ const TICKS: usize = 3;
 impl Panels {
     /// # Errors
     /// When there is no panel, or no number that the axes can show.
-    pub(super) fn scene(&self) -> Result<Scene> {
-        let nothing = || Error::bad_input("a figure of panels has nothing to draw").at(self.title.as_str());
+    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+        let nothing = || Error::bad_input("a figure of panels has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
         }
@@ -49,7 +43,10 @@ impl Panels {
         let xs = Range::of(points().map(|(x, _)| x), Scale::Linear);
         let ys = Range::of(points().map(|(_, y)| y).chain([0.0]), Scale::Linear);
         match (xs, ys) {
-            (Some(xs), Some(ys)) => Ok(self.draw(&xs.exactly(), &ys.with_base().with_end_ticks(TICKS))),
+            (Some(xs), Some(ys)) => {
+                self.draw_on(around, (&xs.exactly(), &ys.with_base().with_end_ticks(TICKS)), scene);
+                Ok(())
+            }
             _ => Err(nothing().found("no point with two finite numbers")),
         }
     }
@@ -58,26 +55,25 @@ impl Panels {
         self.lines.iter().chain(&self.against)
     }
 
-    fn draw(&self, xs: &Range, ys: &Range) -> Scene {
-        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+    fn draw_on(&self, around: &Around, (xs, ys): (&Range, &Range), scene: &mut Scene) {
         let (start, end) = (MARGIN, scene.width - MARGIN);
         let means = Decimals::of(self.all().filter_map(mean));
         let said = |line: &Line| {
             mean(line).map_or_else(|| line.label.clone(), |mean| format!("{}: {}", line.label, means.write(mean)))
         };
-        let below = frame::heading_lines(&mut scene, &self.heading, MARGIN);
+        let below = frame::heading_lines(scene, &around.heading, MARGIN);
         let mut entries = vec![(Key::Block { fill: Some(FAINT), border: MUTED, dash: Dash::Solid }, AREA.to_owned())];
         entries.extend(self.against.as_ref().map(|line| {
             let style = palette::of(&line.method);
             (Key::Line { style, dash: Dash::Solid, marked: false }, said(line))
         }));
-        let below = legend::draw(&mut scene, &entries, (start, end, below));
+        let below = legend::draw(scene, &entries, (start, end, below));
         let title = font::wrap(&self.y.title(), end - start);
         let top = scene.lines((start, below + GAP), &title, Anchor::Start) + GAP;
 
         let ticks = ys.ticks(TICKS);
         let left = start + font::widest(ticks.iter().map(|tick| tick.text.as_str())) + GAP;
-        let columns = match self.width {
+        let columns = match around.width {
             Width::Column => 2,
             Width::Page => 3,
         };
@@ -101,21 +97,20 @@ impl Panels {
                     scene.text((left - GAP, y + HALF), &tick.text, Anchor::End, TEXT);
                 }
             }
-            panel.area(&mut scene, line);
+            panel.area(scene, line);
             if let Some(against) = &self.against {
-                panel.line(&mut scene, against);
+                panel.line(scene, against);
             }
             let ground = corner.1 + HEIGHT;
             scene.line(&[(corner.0, ground), (corner.0 + width, ground)], TEXT, 0.8, Dash::Solid);
             // The lowest panel of its column says what x is.
             if i + columns >= self.lines.len() {
-                panel.x_ticks(&mut scene);
+                panel.x_ticks(scene);
             }
         }
         let below = bottom - APART + GAP + font::LINE;
         let below = scene.lines((f64::midpoint(left, end), below), &[self.x.title()], Anchor::Middle);
-        frame::end(&mut scene, "", below);
-        scene
+        frame::end(scene, &around.note, below);
     }
 }
 

@@ -16,13 +16,15 @@ fn scatter(i: usize) -> f64 {
     (i as f64 * 0.618_033_988_749_894_9).fract()
 }
 
-fn bars(groups: &[&str], width: Width, scale: Scale) -> Bars {
-    Bars {
+fn bars(groups: &[&str], width: Width, scale: Scale) -> (Around, Bars) {
+    let around = Around {
         title: "Boundary error by recovery".into(),
         description: "Bars of the error, one group for each backbone.".into(),
         heading: "4 of 16 layers removed by LLM-Streamline".into(),
         note: "tiny-qwen3: ReplaceMe (LS) is ahead of Ghost Layer (Ours).".into(),
         width,
+    };
+    let bars = Bars {
         axis: axis("Boundary MAE ↓", "hidden-state units", scale),
         groups: groups.iter().map(|g| (*g).to_owned()).collect(),
         series: METHODS
@@ -37,21 +39,22 @@ fn bars(groups: &[&str], width: Width, scale: Scale) -> Bars {
             })
             .collect(),
         missing: "failed".into(),
-    }
+    };
+    (around, bars)
 }
 
-fn norms() -> Bars {
+fn norms() -> (Around, Bars) {
     let series = |method: &str, label: &str, values: [f64; 3]| Series {
         method: method.into(),
         label: label.into(),
         values: values.map(Value::from).to_vec(),
     };
-    Bars {
+    let around = Around {
         title: "Parts of the operator".into(),
         description: "Frobenius norms of the symmetric and the antisymmetric part.".into(),
-        heading: String::new(),
-        note: String::new(),
-        width: Width::Column,
+        ..Around::default()
+    };
+    let bars = Bars {
         axis: axis("Share of ‖M‖", "", Scale::Linear),
         groups: ["tiny-llama", "tiny-qwen3", "tiny-olmo2"].map(str::to_owned).to_vec(),
         series: vec![
@@ -59,12 +62,13 @@ fn norms() -> Bars {
             series("m_antisymmetric_share", "‖M_asym‖ / ‖M‖", [0.58, 0.64, 0.72]),
         ],
         missing: "–".into(),
-    }
+    };
+    (around, bars)
 }
 
 /// With a missing value, one below 0, one of 0, and names that are too long.
-fn wild() -> Bars {
-    let mut figure =
+fn wild() -> (Around, Bars) {
+    let (around, mut figure) =
         bars(&["llama-3.1-8b, eleven layers", "a-backbone-of-a-very-long-name-indeed"], Width::Page, Scale::Linear);
     figure.series[1].values[0] = None.into();
     figure.series[2].values[1] = f64::NAN.into();
@@ -72,10 +76,10 @@ fn wild() -> Bars {
     figure.series[4].values[1] = 0.0.into();
     figure.series[5].label =
         "a recovery of a name that is much longer than all of the page has room for, whatever is done".into();
-    figure
+    (around, figure)
 }
 
-fn channels(count: usize) -> Curves {
+fn channels(count: usize) -> (Around, Curves) {
     let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
         label: label(method).to_owned(),
@@ -87,20 +91,22 @@ fn channels(count: usize) -> Curves {
             })
             .collect(),
     };
-    Curves {
+    let around = Around {
         title: "Error of each channel".into(),
         description: "The mean absolute error of every channel, a line for each recovery.".into(),
-        heading: String::new(),
-        note: String::new(),
         width: Width::Page,
+        ..Around::default()
+    };
+    let curves = Curves {
         x: axis("Channel", "", Scale::Linear),
         y: axis("MAE", "hidden-state units", Scale::Log),
         lines: METHODS.iter().enumerate().map(line).collect(),
         levels: vec![],
-    }
+    };
+    (around, curves)
 }
 
-fn depths() -> Curves {
+fn depths() -> (Around, Curves) {
     let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
         label: label(method).to_owned(),
@@ -114,62 +120,78 @@ fn depths() -> Curves {
             })
             .collect(),
     };
-    Curves {
+    let around = Around {
         title: "Accuracy against depth".into(),
         description: "Average accuracy of nine tasks for 7 to 15 removed layers.".into(),
         heading: "LLaMA-3.1-8B, layers removed by LLM-Streamline".into(),
         note: "Whiskers: one standard error up and down.".into(),
         width: Width::Column,
+    };
+    let curves = Curves {
         x: axis("Removed layers", "of 32", Scale::Linear),
         y: axis("Average accuracy ↑", "%", Scale::Linear),
         lines: METHODS.iter().enumerate().skip(1).map(line).collect(),
         levels: vec![Level { method: "dense".into(), label: "Dense".into(), value: 67.51 }],
-    }
+    };
+    (around, curves)
 }
 
-fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> LayerDiagram {
-    LayerDiagram {
+fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Around, LayerDiagram) {
+    let around = Around {
         title: "Ghosted Layers".into(),
         description: "Stacks of layers, dense, pruned and repaired.".into(),
         heading: "One Ghosted Layer for each region".into(),
         width: Width::Page,
+        ..Around::default()
+    };
+    let diagram = LayerDiagram {
         layers,
         selections: vec![
             DiagramRow { label: "LLM-Streamline, contiguous".into(), removed: contiguous, operators: vec![] },
             DiagramRow { label: "SLEB, not contiguous".into(), removed: scattered, operators: vec![] },
         ],
-    }
+    };
+    (around, diagram)
 }
 
 /// The same as [`channels`], in panels.
-fn panels(count: usize, width: Width) -> Panels {
-    let Curves { title, description, x, mut lines, .. } = channels(count);
+fn panels(count: usize, width: Width) -> (Around, Panels) {
+    let (around, Curves { x, mut lines, .. }) = channels(count);
+    let around = Around { heading: "LLaMA-3.1-8B, 7 of 32 layers removed".into(), width, ..around };
     let against = lines.pop();
     let y = axis("MAE", "hidden-state units", Scale::Linear);
-    Panels { title, description, heading: "LLaMA-3.1-8B, 7 of 32 layers removed".into(), width, x, y, lines, against }
+    (around, Panels { x, y, lines, against })
+}
+
+/// A figure of what one of the above gives.
+fn of_plot<T>((around, of): (Around, T), plot: fn(T) -> Plot) -> Figure {
+    Figure { around, plot: plot(of) }
 }
 
 /// One of each sort and size.
 fn all() -> Vec<(&'static str, Figure)> {
     let backbones = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
     vec![
-        ("fig1", Figure::Bars(bars(&backbones, Width::Page, Scale::Linear))),
-        ("fig1_log_column", Figure::Bars(bars(&["llama-3.1-8b"], Width::Column, Scale::Log))),
-        ("fig1_wild", Figure::Bars(wild())),
-        ("fig3", Figure::Bars(norms())),
-        ("fig4_128", Figure::Panels(panels(128, Width::Column))),
-        ("fig4_4096", Figure::Panels(panels(4096, Width::Page))),
-        ("losses", Figure::Curves(channels(128))),
-        ("fig5", Figure::Curves(depths())),
-        ("fig2_16", Figure::Layers(diagram(16, vec![9, 10, 11, 12], vec![3, 7, 8, 12]))),
-        ("fig2_40", Figure::Layers(diagram(40, (24..35).collect(), vec![4, 9, 10, 17, 22, 23, 24, 30, 31, 35, 38]))),
+        ("fig1", of_plot(bars(&backbones, Width::Page, Scale::Linear), Plot::Bars)),
+        ("fig1_log_column", of_plot(bars(&["llama-3.1-8b"], Width::Column, Scale::Log), Plot::Bars)),
+        ("fig1_wild", of_plot(wild(), Plot::Bars)),
+        ("fig3", of_plot(norms(), Plot::Bars)),
+        ("fig4_128", of_plot(panels(128, Width::Column), Plot::Panels)),
+        ("fig4_4096", of_plot(panels(4096, Width::Page), Plot::Panels)),
+        ("losses", of_plot(channels(128), Plot::Curves)),
+        ("fig5", of_plot(depths(), Plot::Curves)),
+        ("fig2_16", of_plot(diagram(16, vec![9, 10, 11, 12], vec![3, 7, 8, 12]), Plot::Layers)),
+        (
+            "fig2_40",
+            of_plot(diagram(40, (24..35).collect(), vec![4, 9, 10, 17, 22, 23, 24, 30, 31, 35, 38]), Plot::Layers),
+        ),
     ]
 }
 
 #[test]
 fn there_is_one_bar_for_each_value() {
     let figure = bars(&["a", "b", "c"], Width::Page, Scale::Linear);
-    let scene = scene(&Figure::Bars(figure));
+    let scene = scene(&of_plot(figure, Plot::Bars));
     // 7 recoveries by 3 groups.
     assert_eq!(rects(&scene).len(), 21);
     for method in METHODS {
@@ -179,7 +201,7 @@ fn there_is_one_bar_for_each_value() {
 
 #[test]
 fn a_bar_is_as_high_as_its_value() {
-    let scene = scene(&Figure::Bars(norms()));
+    let scene = scene(&of_plot(norms(), Plot::Bars));
     let heights: Vec<f64> = scene
         .shapes
         .iter()
@@ -196,8 +218,8 @@ fn a_bar_is_as_high_as_its_value() {
 fn a_missing_value_is_written_in_place_of_its_bar() {
     for missing in [None, Some(f64::NAN), Some(f64::INFINITY)] {
         let mut figure = norms();
-        figure.series[1].values[2].value = missing;
-        let scene = scene(&Figure::Bars(figure));
+        figure.1.series[1].values[2].value = missing;
+        let scene = scene(&of_plot(figure, Plot::Bars));
         assert_eq!(rects(&scene).len(), 5);
         assert_eq!(texts(&scene).iter().filter(|text| **text == "–").count(), 1);
     }
@@ -205,13 +227,13 @@ fn a_missing_value_is_written_in_place_of_its_bar() {
 
 #[test]
 fn a_method_has_the_same_colour_in_every_figure() {
-    let bars = scene(&Figure::Bars(bars(&["a"], Width::Column, Scale::Linear)));
-    let curves = scene(&Figure::Curves(depths()));
+    let bars = scene(&of_plot(bars(&["a"], Width::Column, Scale::Linear), Plot::Bars));
+    let curves = scene(&of_plot(depths(), Plot::Curves));
     let blue = of("ghosted").colour;
     assert!(rects(&bars).contains(&blue));
     let lines = |shape: &Shape| matches!(shape, Shape::Line { colour, .. } if *colour == blue);
     assert!(curves.shapes.iter().any(lines));
-    assert!(rects(&scene(&Figure::Layers(diagram(4, vec![1], vec![2])))).contains(&blue));
+    assert!(rects(&scene(&of_plot(diagram(4, vec![1], vec![2]), Plot::Layers))).contains(&blue));
 }
 
 #[test]
@@ -243,13 +265,13 @@ fn no_two_texts_overlap() {
 fn a_gap_breaks_the_line() {
     // The second line has no value at the third of five depths.
     let mut whole = depths();
-    whole.lines.truncate(2);
-    for line in &mut whole.lines {
+    whole.1.lines.truncate(2);
+    for line in &mut whole.1.lines {
         line.method = "ghosted".into();
     }
-    let broken = scene(&Figure::Curves(whole.clone()));
-    whole.lines[1].points[2].y = Some(50.0);
-    let joined = scene(&Figure::Curves(whole));
+    let broken = scene(&of_plot(whole.clone(), Plot::Curves));
+    whole.1.lines[1].points[2].y = Some(50.0);
+    let joined = scene(&of_plot(whole, Plot::Curves));
     let long = |scene: &Scene| {
         let places = scene.shapes.iter().filter_map(|shape| match shape {
             Shape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
@@ -266,11 +288,9 @@ fn a_gap_breaks_the_line() {
 #[test]
 fn a_region_has_one_ghosted_layer() {
     // Three regions: 3, 7 to 8, and 12. One more in the legend.
-    let figure = LayerDiagram {
-        selections: vec![diagram(16, vec![], vec![3, 7, 8, 12]).selections.remove(1)],
-        ..diagram(16, vec![], vec![])
-    };
-    let scene = scene(&Figure::Layers(figure));
+    let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
+    figure.1.selections.remove(0);
+    let scene = scene(&of_plot(figure, Plot::Layers));
     assert_eq!(rects(&scene).iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
     // Layer 7 in the dense and, pale, in the pruned stack.
     assert_eq!(texts(&scene).iter().filter(|text| **text == "7").count(), 2);
@@ -280,9 +300,9 @@ fn a_region_has_one_ghosted_layer() {
 #[test]
 fn the_svg_is_xml_that_says_what_it_shows() {
     let mut figure = norms();
-    figure.title = "a < b & \"c\"\u{1}".into();
-    figure.groups[0] = "<b>&\u{0}".into();
-    let svg = svg::svg(&scene(&Figure::Bars(figure)));
+    figure.0.title = "a < b & \"c\"\u{1}".into();
+    figure.1.groups[0] = "<b>&\u{0}".into();
+    let svg = svg::svg(&scene(&of_plot(figure, Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
     assert_eq!(root.attribute("role"), Some("img"));
@@ -294,7 +314,7 @@ fn the_svg_is_xml_that_says_what_it_shows() {
 
 #[test]
 fn the_svg_has_the_printed_size_and_text_of_eight_points() {
-    let svg = svg::svg(&scene(&Figure::Bars(norms())));
+    let svg = svg::svg(&scene(&of_plot(norms(), Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
     // 3.3 inches are 237.6 points, and a unit of the view box is a tenth of a point.
@@ -326,12 +346,12 @@ fn every_colour_of_the_svg_has_one_for_dark_screens() {
 fn numbers_that_are_not_finite_reach_no_coordinate() {
     let mut figure = channels(128);
     for (i, wild) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e308, 1e-320].into_iter().enumerate() {
-        figure.lines[i].points[10 + i] = Point { x: 10.0, y: Some(wild), error: Some(wild) };
-        figure.lines[i].points[40 + i].x = wild;
+        figure.1.lines[i].points[10 + i] = Point { x: 10.0, y: Some(wild), error: Some(wild) };
+        figure.1.lines[i].points[40 + i].x = wild;
     }
     for scale in [Scale::Linear, Scale::Log] {
-        figure.y.scale = scale;
-        let scene = scene(&Figure::Curves(figure.clone()));
+        figure.1.y.scale = scale;
+        let scene = scene(&of_plot(figure.clone(), Plot::Curves));
         let finite = |place: &ScenePoint| place.0.is_finite() && place.1.is_finite();
         for shape in &scene.shapes {
             assert!(match shape {
@@ -348,11 +368,11 @@ fn numbers_that_are_not_finite_reach_no_coordinate() {
 #[test]
 fn the_same_data_gives_the_same_bytes_and_a_png_of_300_dots_per_inch() {
     let mut small = norms();
-    small.groups.truncate(1);
-    for series in &mut small.series {
+    small.1.groups.truncate(1);
+    for series in &mut small.1.series {
         series.values.truncate(1);
     }
-    let figure = Figure::Bars(small);
+    let figure = of_plot(small, Plot::Bars);
     let drawing = figure.draw().unwrap();
     assert_eq!(drawing, figure.draw().unwrap());
     let mut reader = ::png::Decoder::new(std::io::Cursor::new(&drawing.png)).read_info().unwrap();
@@ -368,34 +388,38 @@ fn the_same_data_gives_the_same_bytes_and_a_png_of_300_dots_per_inch() {
 #[test]
 fn without_data_there_is_an_error_and_no_figure() {
     let mut no_groups = norms();
-    no_groups.groups.clear();
+    no_groups.1.groups.clear();
     let mut no_numbers = norms();
-    for series in &mut no_numbers.series {
+    for series in &mut no_numbers.1.series {
         series.values.fill(Value::default());
     }
     let mut ragged = norms();
-    ragged.series[0].values.pop();
+    ragged.1.series[0].values.pop();
     let mut no_lines = depths();
-    no_lines.lines.clear();
+    no_lines.1.lines.clear();
     let mut no_points = depths();
-    for line in &mut no_points.lines {
+    for line in &mut no_points.1.lines {
         line.points.clear();
     }
+    let mut no_panels = panels(3, Width::Column);
+    no_panels.1.lines.clear();
+    let mut no_stacks = diagram(16, vec![1], vec![2]);
+    no_stacks.1.selections.clear();
     let mut nothing_positive = norms();
-    nothing_positive.axis.scale = Scale::Log;
-    for series in &mut nothing_positive.series {
+    nothing_positive.1.axis.scale = Scale::Log;
+    for series in &mut nothing_positive.1.series {
         series.values.fill(Value::from(0.0));
     }
     for (figure, words) in [
-        (Figure::Bars(no_groups), "nothing to draw"),
-        (Figure::Bars(no_numbers), "no number"),
-        (Figure::Bars(nothing_positive), "positive"),
-        (Figure::Bars(ragged), "expected: 3 values"),
-        (Figure::Curves(no_lines), "at least one line"),
-        (Figure::Curves(no_points), "nothing to draw"),
-        (Figure::Panels(Panels { lines: vec![], ..panels(3, Width::Column) }), "at least one line"),
-        (Figure::Layers(diagram(16, vec![16], vec![1])), "layer 16"),
-        (Figure::Layers(LayerDiagram { selections: vec![], ..diagram(16, vec![1], vec![2]) }), "1 to 2"),
+        (of_plot(no_groups, Plot::Bars), "nothing to draw"),
+        (of_plot(no_numbers, Plot::Bars), "no number"),
+        (of_plot(nothing_positive, Plot::Bars), "positive"),
+        (of_plot(ragged, Plot::Bars), "expected: 3 values"),
+        (of_plot(no_lines, Plot::Curves), "at least one line"),
+        (of_plot(no_points, Plot::Curves), "nothing to draw"),
+        (of_plot(no_panels, Plot::Panels), "at least one line"),
+        (of_plot(diagram(16, vec![16], vec![1]), Plot::Layers), "layer 16"),
+        (of_plot(no_stacks, Plot::Layers), "1 to 2"),
     ] {
         let message = figure.draw().unwrap_err().to_string();
         assert!(message.contains(words), "{words}: {message}");
@@ -432,7 +456,7 @@ fn the_pdf_has_the_printed_size_and_its_text_in_a_font_of_its_own() {
 
 #[test]
 fn lines_side_by_side_are_moved_apart_and_only_the_dense_one_is_dashed() {
-    let scene = scene(&Figure::Curves(depths()));
+    let scene = scene(&of_plot(depths(), Plot::Curves));
     let own = |colour: palette::Colour, width: f64| {
         scene.shapes.iter().filter(move |shape| {
             matches!(shape, Shape::Line { colour: own, width: wide, .. } if *own == colour && *wide == width)
@@ -454,7 +478,7 @@ fn lines_side_by_side_are_moved_apart_and_only_the_dense_one_is_dashed() {
 
 #[test]
 fn panels_have_one_axis_from_zero_and_the_same_line_in_each() {
-    let scene = scene(&Figure::Panels(panels(128, Width::Column)));
+    let scene = scene(&of_plot(panels(128, Width::Column), Plot::Panels));
     let lines: Vec<&Vec<ScenePoint>> = scene
         .shapes
         .iter()
@@ -474,12 +498,13 @@ fn panels_have_one_axis_from_zero_and_the_same_line_in_each() {
 
 #[test]
 fn each_removed_layer_has_a_ghosted_layer_where_operators_stand_layer_by_layer() {
-    let mut row = diagram(16, vec![], vec![7, 8, 12]).selections.remove(1);
+    let mut row = diagram(16, vec![], vec![7, 8, 12]).1.selections.remove(1);
     row.operators = vec![(7, 8), (8, 9), (12, 13)];
     assert!(row.is_layer_by_layer());
-    let figure = LayerDiagram { selections: vec![row], ..diagram(16, vec![], vec![]) };
+    let mut figure = diagram(16, vec![], vec![]);
+    figure.1.selections = vec![row];
     // One more in the legend.
-    let ghosts = rects(&scene(&Figure::Layers(figure)));
+    let ghosts = rects(&scene(&of_plot(figure, Plot::Layers)));
     assert_eq!(ghosts.iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
 }
 

@@ -218,27 +218,28 @@ pub struct ClaimRow {
     pub place: String,
     /// In the paper's tables: `54 of 60`.
     pub paper: String,
-    pub paper_verdict: ClaimWord,
+    pub paper_verdict: Judgement,
     /// In ours.
     pub ours: String,
-    pub verdict: ClaimWord,
+    pub verdict: Judgement,
     /// The artifact ([`PageArtifact::name`]) that it is counted in; empty where it is none or several.
     pub artifact: String,
     /// The artifact's profile; empty for every profile.
     pub profile: String,
 }
 
-/// What became of a claim.
+/// Whether something that the paper says is so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ClaimWord {
+pub enum Judgement {
     Holds,
     Fails,
+    /// A number that decides it is missing.
     #[default]
     Unknown,
 }
 
-impl ClaimWord {
+impl Judgement {
     pub(super) const ALL: [Self; 3] = [Self::Holds, Self::Fails, Self::Unknown];
 
     /// In a word.

@@ -32,7 +32,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use data::{
-    BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, ObjectNote, Page,
+    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Judgement, Mark, ObjectNote, Page,
     PageArtifact, PageRow, TableView,
 };
 

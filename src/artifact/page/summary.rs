@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::data::{ClaimRow, ClaimWord, Page, PageArtifact};
+use super::data::{ClaimRow, Judgement, Page, PageArtifact};
 
 /// Names and values: of what the page shows, from the artifacts' records.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
@@ -75,9 +75,9 @@ struct Square {
 pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
-    let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> ClaimWord| StripRow {
+    let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| StripRow {
         name,
-        tally: ClaimWord::ALL
+        tally: Judgement::ALL
             .iter()
             .map(|word| {
                 let count = claims.iter().filter(|(_, of)| verdict(of) == *word).count();

@@ -69,9 +69,9 @@ fn hostile_page() -> Page {
         claim: hostile(),
         place: hostile(),
         paper: hostile(),
-        paper_verdict: ClaimWord::Fails,
+        paper_verdict: Judgement::Fails,
         ours: hostile(),
-        verdict: ClaimWord::Holds,
+        verdict: Judgement::Holds,
         artifact: hostile(),
         profile: hostile(),
     };
@@ -453,9 +453,9 @@ fn the_page_begins_with_what_was_run_the_claims_and_the_main_table() {
         ..ClaimRow::default()
     };
     page.claims = vec![
-        claim(ClaimWord::Holds, ClaimWord::Holds),
-        claim(ClaimWord::Fails, ClaimWord::Holds),
-        claim(ClaimWord::Unknown, ClaimWord::Fails),
+        claim(Judgement::Holds, Judgement::Holds),
+        claim(Judgement::Fails, Judgement::Holds),
+        claim(Judgement::Unknown, Judgement::Fails),
     ];
     let html = render(&page).unwrap();
     assert_links_lead_somewhere(&html);
