@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | 5 | [`cli`] |
 //! | 4 | [`archive`], [`artifact`], [`export`], [`starter`], [`verify`] |
-//! | 3 | [`results`], [`cluster`] |
+//! | 3 | [`results`], [`search`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`stage`], [`work`], [`identity`], [`grid`] |
 //! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
@@ -32,6 +32,7 @@ pub mod installed;
 pub mod machine;
 pub mod plan;
 pub mod results;
+pub mod search;
 pub mod stage;
 pub mod starter;
 pub mod verify;

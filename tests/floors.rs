@@ -22,6 +22,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "plan",
             "exec",
             "results",
+            "search",
             "archive",
             "export",
             "cluster",

@@ -126,7 +126,7 @@ fn members(of: &BackbonePlan) -> Value {
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
             "trial": key(trial::key(keyed, tokens, &[0, 2])),
-            "trials": named(tokens, scores::journal(keyed, tokens)),
+            "trials": named(tokens, scores::journal(keyed, tokens, None)),
             "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });
         (name, members)

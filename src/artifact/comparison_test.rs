@@ -191,7 +191,7 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
 }
 
 /// What a verdict does not judge by, and why.
-const OPEN: [(&str, &str); 33] = [
+const OPEN: [(&str, &str); 39] = [
     ("engine.name", "any engine in a float type of the paper's is near enough"),
     ("engine.device", "any engine in a float type of the paper's is near enough"),
     ("cut.criterion", "the condition says it"),
@@ -214,6 +214,12 @@ const OPEN: [(&str, &str); 33] = [
     ("measure.windows.text.shards.of", "a text goes by its name"),
     ("measure.windows.text.shards.read", "a text goes by its name"),
     ("measure.windows.batch", "the program's, which has one"),
+    ("measure.windows.draw.seed", "a search's, and no table's"),
+    ("measure.windows.draw.from", "a search's, and no table's"),
+    ("measure.windows.draw.to", "a search's, and no table's"),
+    ("measure.task.draw.seed", "a search's, and no table's"),
+    ("measure.task.draw.from", "a search's, and no table's"),
+    ("measure.task.draw.to", "a search's, and no table's"),
     ("measure.task.task", "the metric says it"),
     ("measure.task.version", "the program's, which has one"),
     ("measure.task.formats", "a task goes by its name and the count of its documents"),

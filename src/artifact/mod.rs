@@ -35,6 +35,7 @@ mod print;
 mod print_test;
 mod provenance;
 mod recorded;
+mod searched;
 mod seeds;
 #[cfg(test)]
 mod size_test;
@@ -48,3 +49,4 @@ pub use identity::{Seen, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
 pub use recorded::NOT_RECORDED;
+pub use searched::{raced_rows, search_files, search_names};

@@ -113,7 +113,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
         }
     };
     let task = |name: &&str| TaskProtocol {
-        used: TaskUse { name: (*name).to_owned(), limit: None, bos: Bos::Tokenizer, max_length: None },
+        used: TaskUse { name: (*name).to_owned(), limit: None, bos: Bos::Tokenizer, max_length: None, draw: None },
         task: Task::find(name).unwrap(),
         documents: DOCUMENTS,
         original: DOCUMENTS,

@@ -64,6 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         form: Form { dtype, shard: arguments.shard_size.bytes() },
         reporter: &*progress::reporter(false),
         stop: &stop,
+        evidence: None,
     };
     let mut folders = Vec::new();
     for (grid, cell, folder) in chosen {

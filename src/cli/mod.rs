@@ -43,12 +43,14 @@ mod options_test;
 mod out;
 mod plan;
 mod progress;
+mod raced;
 mod record;
 mod report;
 mod reproduce;
 mod run;
 mod schema;
 mod score;
+mod search;
 mod status;
 mod stop;
 mod store;
@@ -97,6 +99,12 @@ enum Command {
     ///
     /// It is the dense cell of a grid: what a grid has scored of the same files is not scored again.
     Score(score::Arguments),
+    /// Search a model for what to remove and how to repair it, under a budget of layers, speed or memory.
+    ///
+    /// Candidates race on items that grow round by round; who is worse beyond chance leaves. The winner is judged on items that
+    /// the race never saw. A second search on the same items computes only what is new. Exit code 4: none meets the budget when
+    /// it is measured.
+    Search(search::Arguments),
     /// Do a part of a grid, beside other workers on the same store: job after job, until nothing is left to do.
     ///
     /// It writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
@@ -213,6 +221,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Init(arguments) => init::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
+        Command::Search(arguments) => search::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
         Command::Submit(command) => submit::run(&command),
         Command::Cancel(arguments) => cancel::run(&arguments),

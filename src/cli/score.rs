@@ -185,60 +185,9 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             .hint("for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
     let (name, backbone) = backbone(&arguments.model)?;
-    let profile = match &arguments.profile {
-        Some(profile) => Some(profile.clone()),
-        None => own_profile(&arguments.model)?,
-    };
-    let shared = profile.as_deref().map(SharedEntries::read).transpose()?.unwrap_or_default();
-    let (mut tasks, mut used) = (Map::new(), Vec::new());
-    for given in &arguments.tasks {
-        let (task, file) = match given.split_once('=') {
-            Some((task, file)) => (task.to_owned(), Some(file)),
-            None if is_file(given)? => (stem(given), Some(given.as_str())),
-            None => (given.clone(), None),
-        };
-        match (file, shared.tasks.get(&task)) {
-            (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, &shared)),
-            (Some(file), _) => drop(tasks.insert(task.clone(), json!({"path": absolute(file)?}))),
-            (None, Some(entry)) => drop(tasks.insert(task.clone(), entry.clone())),
-            (None, None) if known(EntryKind::Task, &task) => {}
-            (None, None) => match known_data(EntryKind::Task, &task) {
-                Some(entry) => drop(tasks.insert(task.clone(), entry)),
-                None => return Err(unknown_task(&task, &shared)),
-            },
-        }
-        let mut entry = json!({"name": task, "bos": arguments.bos});
-        if let Some(limit) = arguments.limit {
-            entry["limit"] = json!(limit.value());
-        }
-        used.push(entry);
-    }
-    let (mut corpora, mut read) = (Map::new(), Vec::new());
-    for given in &arguments.perplexity {
-        let (text, own) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
-            Some((text, own)) => (text, window(given, own)?),
-            None => (given.as_str(), length),
-        };
-        let mut entry = Map::new();
-        let file = is_file(text)?;
-        let corpus = if file { stem(text) } else { text.to_owned() };
-        match shared.corpora.get(&corpus) {
-            _ if file => {
-                entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(arguments.rule))]);
-            }
-            Some(Value::Object(shared)) => entry.extend(shared.clone()),
-            _ if known(EntryKind::Corpus, &corpus) => {}
-            _ => match known_data(EntryKind::Corpus, &corpus) {
-                Some(Value::Object(of_hub)) => entry.extend(of_hub),
-                _ => return Err(unknown_text(&corpus, &shared)),
-            },
-        }
-        entry.extend(arguments.windows.map(|limit| ("limit".into(), json!(limit))));
-        if !entry.is_empty() {
-            corpora.insert(corpus.clone(), Value::Object(entry));
-        }
-        read.push(json!({"corpus": corpus, "length": own}));
-    }
+    let shared = SharedEntries::of(&arguments.model, arguments.profile.as_ref())?;
+    let (tasks, used) = shared.tasks_of(&arguments.tasks, arguments.bos, arguments.limit)?;
+    let (corpora, read) = shared.texts_of(&arguments.perplexity, length, &arguments.rule, arguments.windows)?;
     let mut grid = json!({"name": "score", "backbone": [name], "evaluate": {}});
     let parts = [("backbones", backbone), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
     for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
@@ -263,12 +212,21 @@ fn window(given: &str, length: &str) -> Result<usize> {
 
 /// Texts and tasks that a profile's file defines, by name, with paths that are whole.
 #[derive(Default)]
-struct SharedEntries {
+pub(super) struct SharedEntries {
     corpora: Map<String, Value>,
     tasks: Map<String, Value>,
 }
 
 impl SharedEntries {
+    /// Those of a profile, or of the one that a model's entry names.
+    pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
+        let profile = match profile {
+            Some(profile) => Some(profile.clone()),
+            None => own_profile(model)?,
+        };
+        Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
+    }
+
     fn read(name: &str) -> Result<Self> {
         let file = Path::new("profiles").join(name).with_extension("yaml");
         let folders = [Some(PathBuf::new()), home::experiments(None).ok()];
@@ -296,6 +254,76 @@ impl SharedEntries {
             Ok(entries)
         };
         Ok(Self { corpora: entries("corpora")?, tasks: entries("tasks")? })
+    }
+
+    /// Tasks as a command line names them: the entries that a grid needs for them, and how it uses them.
+    pub(super) fn tasks_of(
+        &self,
+        asked: &[String],
+        bos: Bos,
+        limit: Option<DocumentLimit>,
+    ) -> Result<(Map<String, Value>, Vec<Value>)> {
+        let (mut tasks, mut used) = (Map::new(), Vec::new());
+        for given in asked {
+            let (task, file) = match given.split_once('=') {
+                Some((task, file)) => (task.to_owned(), Some(file)),
+                None if is_file(given)? => (stem(given), Some(given.as_str())),
+                None => (given.clone(), None),
+            };
+            match (file, self.tasks.get(&task)) {
+                (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, self)),
+                (Some(file), _) => drop(tasks.insert(task.clone(), json!({"path": absolute(file)?}))),
+                (None, Some(entry)) => drop(tasks.insert(task.clone(), entry.clone())),
+                (None, None) if known(EntryKind::Task, &task) => {}
+                (None, None) => match known_data(EntryKind::Task, &task) {
+                    Some(entry) => drop(tasks.insert(task.clone(), entry)),
+                    None => return Err(unknown_task(&task, self)),
+                },
+            }
+            let mut entry = json!({"name": task, "bos": bos});
+            if let Some(limit) = limit {
+                entry["limit"] = json!(limit.value());
+            }
+            used.push(entry);
+        }
+        Ok((tasks, used))
+    }
+
+    /// The same of texts, in windows of `length` tokens where they do not say otherwise.
+    pub(super) fn texts_of(
+        &self,
+        asked: &[String],
+        length: usize,
+        rule: &str,
+        windows: Option<u32>,
+    ) -> Result<(Map<String, Value>, Vec<Value>)> {
+        let (mut corpora, mut read) = (Map::new(), Vec::new());
+        for given in asked {
+            let (text, own) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
+                Some((text, own)) => (text, window(given, own)?),
+                None => (given.as_str(), length),
+            };
+            let mut entry = Map::new();
+            let file = is_file(text)?;
+            let corpus = if file { stem(text) } else { text.to_owned() };
+            match self.corpora.get(&corpus) {
+                _ if file => {
+                    entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(rule))]);
+                }
+                Some(Value::Object(shared)) => entry.extend(shared.clone()),
+                _ if known(EntryKind::Corpus, &corpus) => {}
+                _ => match known_data(EntryKind::Corpus, &corpus) {
+                    Some(Value::Object(of_hub)) => entry.extend(of_hub),
+                    _ => return Err(unknown_text(&corpus, self)),
+                },
+            }
+            entry.extend(windows.map(|limit| ("limit".into(), json!(limit))));
+            if !entry.is_empty() {
+                corpora.insert(corpus.clone(), Value::Object(entry));
+            }
+            read.push(json!({"corpus": corpus, "length": own}));
+        }
+        Ok((corpora, read))
     }
 }
 
@@ -366,7 +394,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 }
 
 /// What the grid calls the model, and its entry where that is not a file's.
-fn backbone(model: &str) -> Result<(String, Value)> {
+pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if folder.is_dir() {
         // What is no model is told first.

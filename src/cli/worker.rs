@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, Worked, WorkerLimits};
 use crate::grid::Grid;
 use crate::quantity::MOST_SECONDS;
+use crate::search::{Laboratory, parts, search};
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -140,7 +141,25 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
         return Ok(Worked::Left);
     }
     let open = open?.map_or(work.grid.clone(), |(_, open)| open);
+    if open.search.is_some() {
+        return raced(&part, &open);
+    }
     part.work(part.settings, &open)
+}
+
+/// Does its part of each round of a grid's searches. All workers read the same scores, and so come to the same next round.
+fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
+    let WorkedGrid { store, settings, reporter, stop, .. } = *part;
+    let lab = Laboratory { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
+    let mut cells = 0;
+    for one in parts(grid) {
+        match search(&one, &lab) {
+            Ok(found) => cells += found.candidates.len(),
+            Err(_) if part.left.get() => return Ok(Worked::Left),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Worked::Done { cells, complete: cells, failed: 0 })
 }
 
 /// What came of it, in words.

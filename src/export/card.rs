@@ -34,6 +34,8 @@ pub(super) struct Facts<'a> {
     pub(super) form: &'a Form,
     /// The table of its numbers, in Markdown; none where it was not scored.
     pub(super) numbers: Option<String>,
+    /// How it was chosen, in Markdown.
+    pub(super) evidence: Option<String>,
 }
 
 /// What the template knows.
@@ -67,6 +69,7 @@ struct Values {
     attached: Vec<String>,
     notes: Vec<String>,
     numbers: Option<String>,
+    evidence: Option<String>,
     evaluated: bool,
     program: String,
 }
@@ -102,7 +105,7 @@ pub(super) fn card(facts: &Facts<'_>) -> Result<String> {
 }
 
 fn values(facts: &Facts<'_>) -> Result<Values> {
-    let Facts { grid, result, backbone, layout, deployed, form, numbers } = facts;
+    let Facts { grid, result, backbone, layout, deployed, form, numbers, evidence } = facts;
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|of| of.hub.as_ref());
     let method = cell.recovery.as_ref();
@@ -142,6 +145,7 @@ fn values(facts: &Facts<'_>) -> Result<Values> {
         attached: attached(layout),
         notes: result.notes(),
         numbers: numbers.clone(),
+        evidence: evidence.clone(),
         evaluated: !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty(),
         program: machine::program(),
     })

@@ -30,6 +30,8 @@ pub struct Exporter<'a> {
     pub form: Form,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
+    /// How a cell was chosen, in Markdown: the report of a search.
+    pub evidence: Option<String>,
 }
 
 impl Exporter<'_> {
@@ -60,6 +62,7 @@ impl Exporter<'_> {
             deployed: &deployed,
             form: &self.form,
             numbers: self.numbers(grid, cell)?,
+            evidence: self.evidence.clone(),
         })?;
         let made =
             folder::Contents { layout: &layout, config: &backbone.config, source: &backbone.folder, card, result };

@@ -28,12 +28,24 @@ pub struct Description {
     pub figure: Option<FigureEntry>,
     /// A table of what the program knows by name, without a grid.
     pub list: Option<ListEntry>,
+    /// Races of the grid's cells (its key `search`), held beside another artifact's best rows.
+    pub races: Option<RacesEntry>,
     /// The rows of such a list that the paper's table has, by name and in its order: they alone are in the LaTeX form.
     #[serde(default)]
     pub in_paper: Vec<String>,
     /// How far a value may be from the paper's.
     #[serde(default)]
     pub tolerance: Tolerance,
+}
+
+/// What races are held beside.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RacesEntry {
+    /// The artifact that scores the same cells on all items.
+    pub beside: String,
+    /// What is raced on, as that artifact calls it.
+    pub metrics: Vec<String>,
 }
 
 /// A table: rows by backbone and method, columns by metric.
@@ -220,20 +232,21 @@ impl Description {
 
     /// The metrics that it shows.
     pub fn metrics(&self) -> &[String] {
-        match (&self.table, &self.figure) {
-            (Some(table), _) => &table.metrics,
-            (None, Some(figure)) => &figure.metrics,
-            (None, None) => &[],
+        match (&self.table, &self.figure, &self.races) {
+            (Some(table), ..) => &table.metrics,
+            (None, Some(figure), _) => &figure.metrics,
+            (None, None, Some(races)) => &races.metrics,
+            (None, None, None) => &[],
         }
     }
 
     /// What the types cannot say.
     fn check(&self, has_grid: bool) -> Result<()> {
         let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
-        let parts =
-            usize::from(self.table.is_some()) + usize::from(self.figure.is_some()) + usize::from(self.list.is_some());
+        let parts = [self.table.is_some(), self.figure.is_some(), self.list.is_some(), self.races.is_some()];
+        let parts = parts.into_iter().filter(|part| *part).count();
         if parts != 1 {
-            return wrong("an artifact is not one thing", "one of the keys `table`, `figure` and `list`");
+            return wrong("an artifact is not one thing", "one of the keys `table`, `figure`, `list` and `races`");
         }
         if self.list.is_none() && !has_grid {
             return wrong("an artifact has no cells", "the keys of a grid beside `artifact`");

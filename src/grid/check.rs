@@ -7,6 +7,7 @@ use super::at::{At, Positioned};
 use super::axes::{Axes, AxisEntries};
 use super::cell::{AXES, CUT_AXES};
 use super::defined::{self, Meant};
+use super::depth::DepthEntry;
 use super::definitions::{Definers, Definitions};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse, TaskUseEntry};
 use super::many::Many;
@@ -15,6 +16,7 @@ use super::need::Need;
 use super::node::YamlNode;
 use super::pattern::Pattern;
 use super::schema::{IncludeEntry, Schema};
+use super::search::{Search, SearchEntry};
 use super::{AxisChoice, limits, list};
 use crate::error::{Error, Result, nearest};
 use crate::tasks::DocumentLimit;
@@ -28,6 +30,7 @@ pub(super) struct Checked {
     pub(super) includes: Vec<Axes>,
     pub(super) excludes: Vec<Pattern>,
     pub(super) evaluate: Evaluate,
+    pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
     /// Tasks by definitions of lm-evaluation-harness.
     pub(super) meant: Meant,
@@ -52,13 +55,23 @@ impl Checked {
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<Checked> {
     let root = At::root(root);
     let name = name(&root, schema, file)?;
-    let axes = Axes::read(&root, &AxisEntries::from(schema))?;
+    let mut axes = Axes::read(&root, &AxisEntries::from(schema))?;
+    let search = schema.search.as_ref().map(|search| searched(&root, schema, search, &mut axes)).transpose()?;
     all_or_none(&axes)?;
     let include = |(i, entry)| include(&root.key("include").item(i), entry, &axes);
     let includes = schema.include.iter().enumerate().map(include).collect::<Result<Vec<_>>>()?;
     let exclude = |(i, entry)| Pattern::read(&root.key("exclude").item(i), entry);
     let excludes = schema.exclude.iter().enumerate().map(exclude).collect::<Result<_>>()?;
-    let (evaluate, used) = evaluations(&root.key("evaluate"), &schema.evaluate)?;
+    let (evaluate, used) = match (&schema.evaluate, &schema.search) {
+        (None, None) => {
+            return Err(root
+                .bad("the grid lacks the key `evaluate`")
+                .expected("`evaluate: …`, or `search: …`")
+                .hint("docs/grid.md begins with a complete example"));
+        }
+        (_, Some(search)) => evaluations(&root.key("search"), &search.scored())?,
+        (Some(evaluate), None) => evaluations(&root.key("evaluate"), evaluate)?,
+    };
 
     let every = || [&axes].into_iter().chain(&includes);
     let backbones = every().filter_map(|axes| axes.backbone.as_ref()).flatten();
@@ -70,7 +83,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         corpora: definers.corpora(corpora, &seeds)?,
         tasks: definers.tasks(used.tasks.iter())?,
     };
-    Ok(Checked { name, axes, includes, excludes, evaluate, definitions, meant: used.meant })
+    Ok(Checked { name, axes, includes, excludes, evaluate, search, definitions, meant: used.meant })
 }
 
 /// By corpus the seeds by which its shards are shuffled: of calibrations, of what operators are trained on, and that of every
@@ -95,6 +108,31 @@ fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     let name = schema.name.clone().or(stem).unwrap_or_default();
     limits::plain(&name, &root.key("name").place())?;
     Ok(name)
+}
+
+/// How a grid is raced. Where its file has no depths they are those of the budget.
+fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
+    let at = root.key("search");
+    if schema.evaluate.is_some() {
+        return Err(at
+            .bad("a grid is scored or searched")
+            .expected("`evaluate` or `search`")
+            .found("both")
+            .hint("`ghostlab run` of a file with `search` scores all that it would race"));
+    }
+    let search = entry.checked(&at)?;
+    if axes.depth.is_none() {
+        if search.budget.layers.is_empty() {
+            return Err(at
+                .bad("the search has no depths")
+                .expected("`depth: [4, 5, 6]` beside the other axes, or `layers` in the budget")
+                .found("neither")
+                .hint("`ghostlab search MODEL` works them out by itself"));
+        }
+        let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::Count(count)).collect();
+        axes.depth = Some(super::axes::depths(&at.key("budget").key("layers"), &depths)?);
+    }
+    Ok(search)
 }
 
 /// A grid that prunes says how and from what; one that does not has dense cells only.
@@ -170,7 +208,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
                 _ => at.place(),
             };
             perplexity
-                .push(Positioned { value: Perplexity { corpus: text.value.clone(), length: length.value }, place });
+                .push(Positioned { value: Perplexity { corpus: text.value.clone(), length: length.value, draw: None }, place });
         }
         corpora.extend(texts);
     }

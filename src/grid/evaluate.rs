@@ -10,6 +10,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::defined::{Asking, DataEntry, DefinitionEntry, DefinitionUse, GroupUse};
+use super::draw::Draw;
 use super::many::Many;
 use super::references;
 use crate::tasks::Bos;
@@ -40,12 +41,16 @@ pub struct Evaluate {
 pub struct Perplexity {
     pub corpus: String,
     pub length: usize,
+    /// Only some of the windows; no file says so, a search does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draw: Option<Draw>,
 }
 
 /// `c4@2048`
 impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.corpus, self.length)
+        write!(f, "{}@{}", self.corpus, self.length)?;
+        self.draw.map_or(Ok(()), |draw| write!(f, "({draw})"))
     }
 }
 
@@ -74,6 +79,9 @@ pub struct TaskUse {
     pub bos: Bos,
     /// How many tokens the backbone sees; what its config says where the file does not.
     pub max_length: Option<usize>,
+    /// Only some of the documents; no file says so, a search does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draw: Option<Draw>,
 }
 
 /// `hellaswag`, or `hellaswag(bos=never,limit=100)`.
@@ -85,13 +93,14 @@ impl fmt::Display for TaskUse {
         }
         options.extend(self.limit.map(|limit| format!("limit={limit}")));
         options.extend(self.max_length.map(|length| format!("max_length={length}")));
+        options.extend(self.draw.map(|draw| format!("draw={draw}")));
         f.write_str(&self.name)?;
         if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
     }
 }
 
 /// What every variant is scored on: one or more of `perplexity`, `tasks` and `latency`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EvaluateEntry {
     /// Perplexity of texts in windows; one column of the table for each text and length.
@@ -122,7 +131,7 @@ pub(super) struct LatencyEntry {
 }
 
 /// Perplexity: each corpus with each length.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PerplexityEntry {
     /// Names in `corpora`, or of files `corpora/NAME.yaml`.
@@ -133,7 +142,7 @@ pub(super) struct PerplexityEntry {
 }
 
 /// A task by its name, or by a map with options; or one or many tasks by a definition.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum TaskUseEntry {
     Known(TaskUse),
     Defined(Box<DefinitionEntry>),
@@ -194,7 +203,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
 
     fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
         let (name, bos) = (name.to_string(), Bos::default());
-        Ok(TaskUseEntry::Known(TaskUse { name, limit: None, bos, max_length: None }))
+        Ok(TaskUseEntry::Known(TaskUse { name, limit: None, bos, max_length: None, draw: None }))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
@@ -216,7 +225,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
                     Some((key, _)) => Err(only(key)),
-                    None => Ok(TaskUseEntry::Known(TaskUse { name, limit, bos, max_length })),
+                    None => Ok(TaskUseEntry::Known(TaskUse { name, limit, bos, max_length, draw: None })),
                 }
             }
             (None, Some(definition)) => {

@@ -18,6 +18,7 @@ mod defined;
 mod definitions;
 mod depth;
 mod disk;
+mod draw;
 mod evaluate;
 mod frozen;
 mod limits;
@@ -34,6 +35,7 @@ mod profile;
 mod references;
 mod schema;
 mod schema_json;
+mod search;
 mod shards;
 mod source;
 mod typed;
@@ -44,17 +46,19 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, Over, Shade, TableEntry, Tolerance};
+pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, Over, RacesEntry, Shade, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
 pub use defined::{Asking, DefinedColumn, DefinitionUse, GroupUse, TaskDefinition, columns as defined_columns};
 pub use definitions::{rules, tasks};
 pub use disk::{Backbone, Corpus, TaskData};
+pub use draw::Draw;
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
 pub use method::{Method, MethodAxis};
 pub use name::give as give_names;
 pub use named::{BackboneFile, EntryKind, backbone_files, names_around};
 pub use need::{Around, Found, HubSource, Need};
 pub use schema_json::json_schema;
+pub use search::{Budget, Search};
 pub use shards::Stream;
 
 use crate::criterion::Criterion;
@@ -103,6 +107,9 @@ pub struct Grid {
     pub recovery: Vec<Method<dyn Recovery>>,
     pub calibration: Vec<Calibration>,
     pub evaluate: Evaluate,
+    /// How its cells are raced, where the file says `search` instead of `evaluate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<Search>,
     /// All variants, those of a backbone one after the other: the dense one; of the product of the axes what is not
     /// excluded, criterion by criterion, in it depth by depth, then recovery, then calibration, each in the order of the
     /// file; what is included besides. No cell stands here twice.
@@ -205,6 +212,7 @@ impl Grid {
                 latency,
                 metrics,
             },
+            search: checked.search,
             cells,
         })
     }
@@ -221,6 +229,15 @@ impl Grid {
         shown: &AxisChoice<'_>,
     ) -> Result<InputList> {
         Self::needed(Layers::read(path, profile, overrides)?, path, shown)
+    }
+
+    /// How the grid of a text is raced, if it is; nothing of it need be there.
+    ///
+    /// # Errors
+    /// As [`Grid::load`], but for what is only known when everything is there.
+    pub fn checked_search(text: &str, path: &Path) -> Result<Option<Search>> {
+        let Layers { root, library, .. } = Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?;
+        Ok(check::check(&schema(&root)?, &root, path, &library)?.search)
     }
 
     /// The same of a text that stands in no file.

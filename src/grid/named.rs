@@ -50,7 +50,7 @@ impl EntryKind {
         let includes = below(root, "include");
         let axis =
             |key: &str| [root].into_iter().chain(&includes).flat_map(|node| below(node, key)).collect::<Vec<_>>();
-        let evaluate = root.get("evaluate");
+        let evaluate = root.get("search").or_else(|| root.get("evaluate"));
         let evaluated = |key: &str| evaluate.map(|node| below(node, key)).unwrap_or_default();
         let nodes = match self {
             EntryKind::Backbone => axis("backbone"),

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, nearest};
 /// The keys that belong to the grid as a whole, which a profile cannot set.
 pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
 /// The keys of a grid that a profile may set.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "backbones",
     "corpora",
     "tasks",
@@ -24,6 +24,7 @@ const KEYS: [&str; 11] = [
     "exclude",
     "include",
     "evaluate",
+    "search",
 ];
 
 /// The profile in use.
@@ -42,7 +43,30 @@ pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library)
         shared.merge(profile.changes);
         profile.changes = shared;
     }
+    if let Some(search) = root.get("search") {
+        as_searched(&mut profile.changes, search);
+    }
     Ok(Some(profile))
+}
+
+/// What a profile scores, for a grid that is searched instead: of the tasks or texts that the search names.
+fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
+    let Value::Map(keys) = &mut changes.value else { return };
+    let Some(at) = keys.iter().position(|entry| entry.key == "evaluate") else { return };
+    let mut evaluate = keys.remove(at);
+    if let Value::Map(lists) = &mut evaluate.node.value {
+        lists.retain(|list| ["tasks", "perplexity"].contains(&list.key.as_str()) && search.get(&list.key).is_some());
+    }
+    match keys.iter_mut().find(|entry| entry.key == "search") {
+        Some(own) => {
+            evaluate.node.merge(own.node.clone());
+            own.node = evaluate.node;
+        }
+        None => {
+            evaluate.key = "search".to_owned();
+            keys.push(evaluate);
+        }
+    }
 }
 
 fn shared(file: &Path, name: &str) -> Result<YamlNode> {

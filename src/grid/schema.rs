@@ -15,6 +15,7 @@ use super::evaluate::EvaluateEntry;
 use super::many::Many;
 use super::method::MethodEntry;
 use super::references;
+use super::search::SearchEntry;
 use crate::corpus::ShardOrder;
 
 /// A grid of ghostlab: backbone × criterion × depth × recovery × calibration. Every axis takes a single value or a list.
@@ -56,7 +57,13 @@ pub(super) struct Schema {
     #[serde(default)]
     pub(super) include: Many<IncludeEntry, 0>,
     /// What every variant is scored on.
-    pub(super) evaluate: EvaluateEntry,
+    #[serde(default)]
+    #[schemars(with = "EvaluateEntry")]
+    pub(super) evaluate: Option<EvaluateEntry>,
+    /// Instead of `evaluate`: what the variants are raced on, and under which budget (`ghostlab search`).
+    #[serde(default)]
+    #[schemars(with = "SearchEntry")]
+    pub(super) search: Option<SearchEntry>,
     /// What a table or figure of the paper shows of the grid (`ghostlab reproduce`).
     #[serde(default, rename = "artifact")]
     pub(super) _artifact: Option<Description>,

@@ -17,6 +17,7 @@ pub use beside::beside;
 pub use canonical::Canonical;
 
 use crate::corpus::ShardOrder;
+use crate::grid::Draw;
 use crate::model::{self, EngineRequest};
 use ghostlab_store::About;
 
@@ -179,6 +180,9 @@ pub enum MeasureId {
         /// Most windows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<usize>,
+        /// Those of them that are scored, where not all are.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        draw: Option<Draw>,
         /// Tokens of a batch.
         batch: usize,
     },
@@ -192,6 +196,9 @@ pub enum MeasureId {
         /// Most documents, or a part of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Canonical>,
+        /// Those of them that are scored, where not all are.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        draw: Option<Draw>,
         bos: String,
         /// Tokens of a context.
         max_length: usize,

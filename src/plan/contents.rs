@@ -82,11 +82,11 @@ impl<'a> Contents<'a> {
 
     /// What is measured of a text, and the key of its windows.
     pub(super) fn windows(&self, of: &Perplexity) -> Result<(MeasureId, Key)> {
-        let &Perplexity { ref corpus, length } = of;
+        let &Perplexity { ref corpus, length, draw } = of;
         let (text, limit) = (self.text(corpus, EVALUATION_SEED)?, self.grid.corpora[corpus].limit);
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
         let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
-        Ok((MeasureId::Windows { text, length, limit, batch: self.batch_tokens }, tokens))
+        Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
     /// What is measured of a task, and the key of its requests.
@@ -121,6 +121,7 @@ impl<'a> Contents<'a> {
             rows,
             formats,
             limit: limit.map(|limit| Canonical::of(&json!(limit))),
+            draw: used.draw,
             bos,
             max_length,
             prefix: prefix.as_ref().map(Canonical::of),

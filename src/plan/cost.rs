@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
 use crate::criterion::{Criterion, Selection};
 use crate::error::Result;
-use crate::grid::{Grid, Method};
+use crate::grid::{Draw, Grid, Method};
 use crate::model::{Load, Operator, Program, Trie};
 use crate::stage::operator::{Needs, Wanted};
 use crate::stage::{
@@ -122,6 +122,7 @@ fn of_backbone(
     let all = Trie::scoring(&programs);
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
         let Some(load) = load(state, &evaluation.tokens) else { continue };
+        let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
         jobs.push((Job { group: &scores::GROUP, place }, scores::cost(config, &all, &missing, &load)));
@@ -198,6 +199,13 @@ fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
         ObjectState::Whole(artifact) => tokens::load(artifact).ok(),
         _ => None,
     }
+}
+
+/// A part of a text: its windows or documents are taken to be alike.
+fn part(all: Load, draw: Draw) -> Load {
+    let items = (all.tokens / all.length.max(1)).max(1);
+    let of = |number: usize| number * draw.count(items) / items;
+    Load { tokens: of(all.tokens), scored: of(all.scored), length: all.length }
 }
 
 /// A variant's program; a selection that is not known yet is taken to lie in the middle.

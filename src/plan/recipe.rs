@@ -74,7 +74,7 @@ impl BackbonePlan {
                 Subject::Task(used) => contents.task(used)?,
                 Subject::Defined(used) => contents.defined(used)?,
             };
-            let journal = scores::journal(keyed, &tokens);
+            let journal = scores::journal(keyed, &tokens, subject.draw());
             evaluations.push(Evaluation { subject, measure: Arc::new(measure), tokens: Arc::new(tokens), journal });
         }
         let mut plan = Self {
@@ -126,7 +126,7 @@ impl BackbonePlan {
         let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
             let key = |of: &Evaluation| {
                 let what = Arc::new(identity.measured(&of.measure));
-                Arc::new(scores::key(self.keyed(), operator, &of.tokens, &what))
+                Arc::new(scores::key(self.keyed(), operator, &of.tokens, of.subject.draw(), &what))
             };
             self.evaluations.iter().map(key).collect()
         };

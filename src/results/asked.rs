@@ -70,7 +70,7 @@ mod tests {
         assert_ne!(text(64, 5).asked(), text(48, 5).asked());
         let bits = Protocol::Derived {
             metric: &metric::BITS_PER_BYTE,
-            of: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64 }),
+            of: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, draw: None }),
         };
         assert_ne!(text(64, 5).asked(), bits.asked());
         assert_eq!(bits.asked().to_string(), "bits/byte c4@64");
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn two_ways_to_score_one_task_are_two_questions_and_the_metric_is_none() {
-        let used = |bos| TaskUse { name: "copa".into(), limit: None, bos, max_length: None };
+        let used = |bos| TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None };
         assert_ne!(Asked::Task(&metric::TASK, used(Bos::Tokenizer)), Asked::Task(&metric::TASK, used(Bos::Never)));
         assert_eq!(Asked::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
         // A metric may be called as a task is.

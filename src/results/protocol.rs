@@ -264,11 +264,11 @@ impl Protocol {
     pub fn asked(&self) -> Asked {
         match self {
             Self::Windows { corpus, length, .. } => {
-                Asked::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length })
+                Asked::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length, draw: None })
             }
             Self::MultipleChoice { name, limit, bos, max_length, .. } => Asked::Task(
                 &metric::TASK,
-                TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length },
+                TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length, draw: None },
             ),
             Self::Derived { metric, of: ScoredOn::Text(text) } => Asked::Text(metric, text.clone()),
             Self::Derived { metric, of: ScoredOn::Task(used) } => Asked::Task(metric, used.clone()),

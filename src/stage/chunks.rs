@@ -141,7 +141,7 @@ impl ChunkRun<'_> {
                 AllStored::Unclear => return Ok(Progressed::Busy),
                 AllStored::Lacking => {
                     left.retain(|of| !presence.knows(of.key.hash()));
-                    put(self.run, self.eval_set, left)?;
+                    put_scored(self.run, self.eval_set, left)?;
                 }
             }
         } else if stands == AllStored::Unclear {
@@ -379,8 +379,17 @@ impl ChunkRun<'_> {
     }
 }
 
+/// Stores scores that are known from elsewhere, together.
+pub(super) fn put(run: &Context<'_>, scores: Vec<(Arc<Key>, Vec<f64>)>) -> Result<()> {
+    let packing =
+        |(key, values): &(Arc<Key>, Vec<f64>)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))]);
+    run.store.put_all(scores.iter().map(packing).collect())?;
+    scores.iter().for_each(|(key, _)| run.stored_scores(key));
+    Ok(())
+}
+
 /// Stores what some candidates scored, together.
-fn put(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
+fn put_scored(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
     let packing = |candidate: &mut &mut ScoredVariant| {
         let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
         let bytes = bytes(&eval_set.assemble(&chunks));

@@ -273,7 +273,7 @@ mod tests {
     fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
         let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
-        let chunk = format!("{}-3", scores::journal(backbone, &tokens));
+        let chunk = format!("{}-3", scores::journal(backbone, &tokens, None));
         let claims = [activations::claim(backbone, &tokens), chunk];
         assert!(claims.iter().all(|claim| counts_death(claim)), "{claims:?}");
         assert!(!["tokenising", "timing-1"].iter().any(|claim| counts_death(claim)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::chunks::{ChunkRun, dense, files};
+use super::chunks::{ChunkRun, dense, files, put};
 use super::group::{Going, Group, Order, Tools};
 use super::operator;
 use super::program::Programs;
@@ -14,10 +14,11 @@ use super::{Cost, KeyedBackbone, Member, Stage, Words, trial};
 use crate::error::{ErrorKind, Result};
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
+use crate::grid::Draw;
 use crate::identity::Identity;
 use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
-use crate::model::{Config, Load, Program, Trie};
+use crate::model::{CPU, Config, Load, Program, Trie};
 use crate::tasks::{Answered, Score, Solutions, TaskResult};
 use crate::work::backbone::{BackbonePlan, Subject, Variant};
 use crate::work::context::Context;
@@ -46,9 +47,18 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// The scores of a variant. Where it runs stands in its operator's key already.
-pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Arc<Key>, what: &Arc<Identity>) -> Key {
-    let of = operator.map_or_else(|| dense(backbone), |_| json!({"batch": backbone.batch_tokens}));
+/// The scores of a variant on some tokens, or on a part of them. Where it runs stands in its operator's key already.
+pub fn key(
+    backbone: KeyedBackbone<'_>,
+    operator: Option<&Arc<Key>>,
+    tokens: &Arc<Key>,
+    draw: Option<Draw>,
+    what: &Arc<Identity>,
+) -> Key {
+    let mut of = operator.map_or_else(|| dense(backbone), |_| json!({"batch": backbone.batch_tokens}));
+    if let Some(draw) = draw {
+        of["draw"] = json!(draw);
+    }
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
     Key::new(KIND, of, parents).named(backbone.name).about(what)
@@ -103,6 +113,12 @@ fn make(
             AllStored::Lacking => {}
         }
     }
+    if going.is_none()
+        && take_over(run, backbone, place, &variants)?
+        && run.presence.all(run.store, variants.iter().map(|of| &of.scores[place])) == AllStored::All
+    {
+        return Ok(Progressed::Done);
+    }
     let label = (GROUP.label)(backbone, place);
     let program = |key: &Key| program(run, programs, backbone, &variants, key);
     let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
@@ -133,6 +149,35 @@ fn make(
         *going = scoring.map(|scoring| (text, scoring));
     }
     Ok(step)
+}
+
+/// Of a part of a text takes the scores of those variants that are scored on all of it. On the CPU a score does not depend on
+/// what is computed beside it. Whether there were any.
+fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) -> Result<bool> {
+    let evaluation = &backbone.evaluations[place];
+    let Some(draw) = evaluation.subject.draw().filter(|_| backbone.engine.id() == CPU) else { return Ok(false) };
+    let mut known = Vec::new();
+    for variant in variants {
+        let own = &variant.scores[place];
+        if run.presence.has(run.store, own) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *own) {
+            continue;
+        }
+        let whole = key(backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
+        if let Lookup::Whole(object) = run.store.look(&whole) {
+            known.push((own, read(&object)?));
+        }
+    }
+    if known.is_empty() {
+        return Ok(false);
+    }
+    let text = tokens::whole(run, backbone, &evaluation.subject, &evaluation.tokens)?;
+    let drawn = text.drawn_values(draw)?;
+    let fits = |(key, values): (&Arc<Key>, Vec<f64>)| {
+        let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
+        Some((Arc::clone(key), parts?.concat()))
+    };
+    put(run, known.into_iter().filter_map(fits).collect())?;
+    Ok(true)
 }
 
 /// Tells what was scored here: perplexities, and accuracies in percent. Damage right after writing is found again by whoever

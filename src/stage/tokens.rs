@@ -8,7 +8,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub(crate) use make::{text, tokenise_missing, windows};
+pub(crate) use make::{text, tokenise_missing, whole, windows};
 
 use super::Stage;
 use super::payload::{from_json, to_json};
@@ -16,6 +16,7 @@ use crate::corpus::{Start, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
 use crate::evaluate::{EvalSet, perplexity};
+use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
 use crate::tasks::{Items, Request, Solutions};
@@ -99,7 +100,13 @@ pub fn solutions(object: &StoredObject) -> Result<Solutions> {
 /// The same of an evaluation; none of a text, and of a task that is not stored.
 pub(crate) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
     match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Task(_), Lookup::Whole(artifact)) => solutions(&artifact).map(|key| Some(Arc::new(key))),
+        (Subject::Task(used), Lookup::Whole(artifact)) => {
+            let all = solutions(&artifact)?;
+            Ok(Some(Arc::new(match used.draw {
+                None => all,
+                Some(draw) => all.only(&draw.of(all.documents())?),
+            })))
+        }
         _ => Ok(None),
     }
 }
@@ -239,6 +246,51 @@ pub enum Text {
 }
 
 impl Text {
+    /// How many windows, or documents.
+    pub fn items(&self) -> usize {
+        match self {
+            Self::Windows(windows) => windows.count(),
+            Self::Task(tokens) => tokens.places.len(),
+        }
+    }
+
+    /// Where the values of a part stand among those of all of it, item by item: a window has one, a choice two.
+    ///
+    /// # Errors
+    /// None that a caller could mend.
+    pub(crate) fn drawn_values(&self, draw: Draw) -> Result<Vec<Range<usize>>> {
+        let mut at = 0;
+        let mut next = |count: usize| {
+            at += count;
+            at - count..at
+        };
+        let all: Vec<Range<usize>> = match self {
+            Self::Windows(windows) => (0..windows.count()).map(|_| next(1)).collect(),
+            Self::Task(tokens) => tokens.places.iter().map(|choices| next(2 * choices.len())).collect(),
+        };
+        Ok(draw.of(all.len())?.into_iter().map(|item| all[item].clone()).collect())
+    }
+
+    /// A part of it, in the order of the draw.
+    ///
+    /// # Errors
+    /// None that a caller could mend.
+    pub fn drawn(self, draw: Draw) -> Result<Self> {
+        let drawn = draw.of(self.items())?;
+        Ok(match self {
+            Self::Windows(all) => Self::Windows(Windows {
+                ids: drawn.iter().flat_map(|&at| all.window(at)).copied().collect(),
+                starts: drawn.iter().map(|&at| all.starts[at]).collect(),
+                // Of a part nobody asks how much text it stands for.
+                bytes: 0,
+                ..all
+            }),
+            Self::Task(TaskTokens { ids, places }) => {
+                Self::Task(TaskTokens { ids, places: drawn.iter().map(|&at| places[at].clone()).collect() })
+            }
+        })
+    }
+
     /// Calls `with` with the eval set that the tokens are.
     pub fn with_eval_set<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn EvalSet) -> Result<T>) -> Result<T> {
         match self {

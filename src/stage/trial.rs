@@ -76,7 +76,7 @@ impl<'a> Trials<'a> {
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
-            journal: journal(backbone.keyed(), tokens),
+            journal: journal(backbone.keyed(), tokens, None),
             within: Some(self.job.hold),
         };
         let losses = scoring.scores(&keys)?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::calibrate::ActivationShape;
 use crate::criterion::PruneSpec;
 use crate::distill::Finetune;
-use crate::grid::{Calibration, DefinitionUse, Latency, Perplexity, TaskUse};
+use crate::grid::{Calibration, DefinitionUse, Draw, Latency, Perplexity, TaskUse};
 use crate::identity::{CalibrationId, Identity, MeasureId};
 use crate::model::{CPU, Config, EngineChoice, EngineId, Load};
 use ghostlab_store::Key;
@@ -91,6 +91,18 @@ pub enum Subject {
     Windows(Perplexity),
     Task(TaskUse),
     Defined(DefinitionUse),
+}
+
+impl Subject {
+    /// Which part of it is scored; none where all is.
+    pub fn draw(&self) -> Option<Draw> {
+        match self {
+            Self::Windows(text) => text.draw,
+            Self::Task(used) => used.draw,
+            // A search does not race on them.
+            Self::Defined(_) => None,
+        }
+    }
 }
 
 /// One evaluation of one backbone.

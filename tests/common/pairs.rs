@@ -25,15 +25,21 @@ pub struct Pair {
     other: fn(&mut Setting),
 }
 
-/// Aspects that no grid, file or flag changes: constants of the program.
-pub const CONSTANT: [&str; 8] = [
+/// Aspects that no grid, file or flag changes: constants of the program, and draws, which a search makes (`tests/search.rs`).
+pub const CONSTANT: [&str; 14] = [
     "cut.version",
     "measure.boundary",
     "measure.prefill.rounds",
     "measure.prefill.warmups",
     "measure.task.batch",
+    "measure.task.draw.from",
+    "measure.task.draw.seed",
+    "measure.task.draw.to",
     "measure.task.version",
     "measure.windows.batch",
+    "measure.windows.draw.from",
+    "measure.windows.draw.seed",
+    "measure.windows.draw.to",
     "repair.version",
 ];
 

@@ -6,6 +6,8 @@
 //! The tails of the binomial are summed here and not taken from statrs 0.18, whose incomplete beta function loses digits
 //! with the counts: of 4,800 against 5,200 answers ten are right there, thirteen here (sums of whole numbers in Python).
 
+pub mod stratified;
+
 use rand_mt::Mt64;
 use serde::{Deserialize, Serialize};
 

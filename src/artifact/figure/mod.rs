@@ -7,6 +7,7 @@
 //! | 4, error of each channel | [`Panels`] |
 //! | 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
+//! | none: quality against speed and memory, of a search | [`Pareto`] |
 //!
 //! A figure becomes a `scene` of shapes in points, which is written as SVG and PDF and which plotters draws as a bitmap: all
 //! have the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
@@ -47,6 +48,7 @@ mod layers;
 mod legend;
 pub mod palette;
 mod panels;
+mod pareto;
 mod pdf;
 mod png;
 mod scene;
@@ -61,6 +63,7 @@ pub use dots::{Dots, Draws};
 pub use frame::{Around, Width};
 pub use layers::{DiagramRow, LayerDiagram};
 pub use panels::Panels;
+pub use pareto::{Dot, Pareto};
 
 use crate::error::Result;
 
@@ -79,6 +82,7 @@ pub enum Plot {
     Dots(Dots),
     Layers(LayerDiagram),
     Panels(Panels),
+    Pareto(Pareto),
 }
 
 /// A figure, drawn.
@@ -119,6 +123,7 @@ impl Figure {
             Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
             Plot::Layers(diagram) => diagram.draw(&self.around, &mut scene),
             Plot::Panels(panels) => panels.draw(&self.around, &mut scene),
+            Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
         Ok(scene)

@@ -8,6 +8,7 @@ pub(super) mod compare;
 pub(super) mod done;
 pub(super) mod explain;
 pub(super) mod plan;
+pub(super) mod search;
 pub(super) mod status;
 
 use std::ffi::OsString;
@@ -110,6 +111,8 @@ pub(super) enum Answer {
     Run(done::Ran),
     #[serde(rename = "score")]
     Score(done::Scored),
+    #[serde(rename = "search")]
+    Search(search::Searched),
     #[serde(rename = "worker")]
     Worker(done::WorkerEnd),
     #[serde(rename = "submit slurm")]

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::files::sha256;
+use crate::grid::Draw;
 use crate::stage::KeyedBackbone;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
@@ -20,10 +21,11 @@ pub(in crate::stage) fn dense(backbone: KeyedBackbone<'_>) -> Value {
     of
 }
 
-/// The name of the journal, and of the claims, of what is scored on some tokens.
-pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
+/// The name of the journal, and of the claims, of what is scored on some tokens, or on a part of them.
+pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key, draw: Option<Draw>) -> String {
     let KeyedBackbone { content, batch_tokens, .. } = backbone;
-    sha256::of_bytes(format!("{content} {} {batch_tokens}{}", tokens.hash(), backbone.other_engine()))
+    let draw = draw.map_or_else(String::new, |draw| format!(" {draw}"));
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}", tokens.hash(), backbone.other_engine()))
 }
 
 /// Whether a claim is of a chunk: a journal's name and a number.

@@ -76,8 +76,17 @@ pub(crate) fn tokenise_missing(
     Ok(())
 }
 
-/// The tokens of a text or task; damaged ones are made anew.
+/// The tokens of a text or task, or of the part of it that is scored; damaged ones are made anew.
 pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
+    let whole = whole(run, backbone, subject, key)?;
+    match subject.draw() {
+        None => Ok(whole),
+        Some(draw) => whole.drawn(draw),
+    }
+}
+
+/// The tokens of all of a text or task.
+pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     let read = |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
         Subject::Task(_) | Subject::Defined(_) => TaskTokens::read(artifact).map(Text::Task),

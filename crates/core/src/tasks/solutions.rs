@@ -62,6 +62,13 @@ impl Solutions {
         }
     }
 
+    /// The same of some documents, by their places.
+    #[must_use]
+    pub fn only(&self, documents: &[usize]) -> Self {
+        let documents = documents.iter().filter_map(|&at| self.documents.get(at).cloned()).collect();
+        Self { task: self.task.clone(), original: self.original, documents }
+    }
+
     /// # Errors
     /// A task that this program does not know.
     pub fn task(&self) -> Result<&'static Task> {

@@ -1,0 +1,133 @@
+//! Races on stored scores, in many orders: what the procedure of `ghostlab search` loses, and what it costs.
+//!
+//! `cargo bench --bench search [-- SEEDS FOLDER …]`: 200 orders of the recorded runs by default; a folder is one of results,
+//! with `numbers.json` and `run.json`. Prints the table of docs/search.md.
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ghostlab::results::StoredResults;
+use ghostlab::search::{
+    FIRST_DOCUMENTS, FIRST_WINDOWS, KnownObjective, KnownScores, Place, Repair, Route, Simulated, simulate,
+};
+use serde_json::Value;
+
+const ALPHA: f64 = 0.05;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let seeds = arguments.first().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
+    let mut folders: Vec<PathBuf> = arguments.iter().skip(1).map(PathBuf::from).collect();
+    if folders.is_empty() {
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+        folders = ["table2", "seeds", "beyond", "table3"].map(|name| results.join(name).join("tiny")).to_vec();
+    }
+    println!("| grid | candidates × items | best survives | winner near | items % | items × layers % | survivors | tie parted | curse |");
+    println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    let mut all: BTreeMap<(&str, String), Vec<Simulated>> = BTreeMap::new();
+    for folder in &folders {
+        for (kind, known) in grids(folder) {
+            let of = simulate(&known, seeds, ALPHA).unwrap();
+            let items: usize = known.objectives.iter().flat_map(|of| &of.gains[0]).map(Vec::len).sum();
+            println!(
+                "| {} {kind} | {} × {items} | {:.3} | {:.3} | {:.0} | {:.0} | {:.1} | {} | {:+.4} |",
+                known.name,
+                known.routes.len(),
+                of.cover,
+                of.near,
+                100.0 * of.items,
+                100.0 * of.layers,
+                of.survivors,
+                if kind == "both" { "—".to_owned() } else { format!("{:.3}", of.parted) },
+                of.curse
+            );
+            let artifact = known.name.split(' ').next().unwrap_or_default().to_owned();
+            all.entry((kind, artifact)).or_default().push(of);
+        }
+    }
+    println!();
+    for ((kind, artifact), own) in &all {
+        let least = |of: fn(&Simulated) -> f64| own.iter().map(|one| of(one)).fold(f64::INFINITY, f64::min);
+        let most = own.iter().map(|one| one.parted).fold(0.0, f64::max);
+        println!(
+            "{kind}, {artifact} ({} grids): best survives in {:.3} at the least, winner near in {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is parted in {most:.3} at the most",
+            own.len(),
+            least(|of| of.cover),
+            least(|of| of.near),
+            100.0 * median(own.iter().map(|of| of.items)),
+            100.0 * median(own.iter().map(|of| of.layers)),
+        );
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
+}
+
+/// The settings of a results folder, each backbone at each depth: by accuracy, by loss, and by both.
+fn grids(folder: &Path) -> Vec<(&'static str, KnownScores)> {
+    let stored = StoredResults::read(folder).unwrap();
+    let run: Value = serde_json::from_slice(&std::fs::read(folder.join("run.json")).unwrap()).unwrap();
+    let mut settings: Vec<(String, Vec<&Value>)> = Vec::new();
+    for cell in run["cells"].as_array().unwrap() {
+        if cell["cell"]["depth"] == 0 || !cell["failure"].is_null() {
+            continue;
+        }
+        let name = format!("{} {} −{}", stored.name, cell["cell"]["backbone"].as_str().unwrap(), cell["cell"]["depth"]);
+        match settings.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, cells)) => cells.push(cell),
+            None => settings.push((name, vec![cell])),
+        }
+    }
+    let mut grids = Vec::new();
+    for (name, cells) in settings {
+        let (mut routes, mut right, mut losses): (Vec<Route>, Vec<_>, Vec<_>) = Default::default();
+        for cell in cells {
+            let route = route(cell);
+            // Copies are merged before a race.
+            if routes.contains(&route) {
+                continue;
+            }
+            routes.push(route);
+            let numbers = stored.numbers.iter().filter(|of| cell["cell"]["name"] == of.cell);
+            let (mut of_tasks, mut of_texts) = (Vec::new(), Vec::new());
+            for number in numbers {
+                match (&number.right, &number.losses) {
+                    (Some(right), _) if !right.contains(',') => {
+                        of_tasks.push(right.chars().map(|c| f64::from(u8::from(c == '1'))).collect::<Vec<f64>>());
+                    }
+                    (_, Some(losses)) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
+                    _ => {}
+                }
+            }
+            right.push(of_tasks);
+            losses.push(of_texts);
+        }
+        let whole = |gains: &Vec<Vec<Vec<f64>>>| gains.len() > 1 && gains.iter().all(|of| !of.is_empty());
+        let accuracy = whole(&right).then(|| KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
+        let loss = whole(&losses).then(|| KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
+        let of = |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), routes: routes.clone(), objectives };
+        grids.extend(accuracy.clone().map(|one| ("accuracy", of(vec![one]))));
+        grids.extend(loss.clone().map(|one| ("loss", of(vec![one]))));
+        grids.extend(accuracy.zip(loss).map(|(one, other)| ("both", of(vec![one, other]))));
+    }
+    grids
+}
+
+fn route(cell: &Value) -> Route {
+    let number = |of: &Value| of.as_u64().unwrap() as usize;
+    let removed: Vec<usize> = cell["removed"].as_array().unwrap().iter().map(number).collect();
+    let repair = |of: &Value| {
+        let place = match of["placed"].as_str()? {
+            "stream" => Place::Stream,
+            "mlp" => Place::Mlp,
+            _ => Place::AttentionAndMlp,
+        };
+        Some(Repair { start: number(&of["region"][0]), operator: of["operator"].as_str()?.to_owned(), place })
+    };
+    let repairs: Vec<Repair> = cell["boundaries"].as_array().unwrap().iter().filter_map(repair).collect();
+    Route::of(number(&cell["layers"]), &removed, &repairs)
+}

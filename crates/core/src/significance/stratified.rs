@@ -1,0 +1,218 @@
+//! Whether one mean of means differs from another: Student's t on pairs within strata, and Holm's correction for many tests.
+//!
+//! A stratum is a task or a text; each has the same weight, however many items of it were seen. Items are drawn without order
+//! within their stratum, so the error of the mean of means is that of a stratified sample (Cochran, Sampling Techniques, §5).
+
+/// A mean of the means of strata, and how well it is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stratified {
+    pub mean: f64,
+    /// The standard error of the mean; 0 where no item differs from its stratum's mean.
+    pub error: f64,
+    /// Degrees of freedom: items less strata.
+    pub freedom: f64,
+}
+
+/// So many items of average spread stand in each stratum beside its own: of a few items that happen to be alike nothing is
+/// concluded.
+const SMOOTHING: f64 = 5.0;
+
+impl Stratified {
+    /// Of the values of each stratum. With T strata of nₜ values, sums of squares SSₜ about their means and the pooled variance
+    /// s̄² = ΣSSₜ / Σ(nₜ − 1): error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). None where a stratum is empty or all
+    /// have a single value.
+    pub fn of<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
+        let moments = |values: &[f64]| {
+            let count = values.len() as f64;
+            let mean = values.iter().sum::<f64>() / count;
+            (count, mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>())
+        };
+        let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| moments(values.as_ref())).collect();
+        let (weight, freedom) = (1.0 / strata.len() as f64, strata.iter().map(|(count, ..)| count - 1.0).sum::<f64>());
+        if strata.iter().any(|(count, ..)| *count == 0.0) || freedom < 1.0 {
+            return None;
+        }
+        let pooled = strata.iter().map(|(.., squares)| squares).sum::<f64>() / freedom;
+        let variance = |&(count, _, squares): &(f64, f64, f64)| {
+            (squares + SMOOTHING * pooled) / (count + SMOOTHING - 1.0) / count * weight * weight
+        };
+        Some(Self {
+            mean: strata.iter().map(|(_, mean, _)| mean * weight).sum(),
+            error: strata.iter().map(variance).sum::<f64>().sqrt(),
+            freedom,
+        })
+    }
+
+    /// The same of the differences `a − b` of pairs.
+    pub fn paired<S: AsRef<[f64]>>(a: &[S], b: &[S]) -> Option<Self> {
+        let of = |(a, b): (&S, &S)| -> Vec<f64> { a.as_ref().iter().zip(b.as_ref()).map(|(a, b)| a - b).collect() };
+        Self::of(&a.iter().zip(b).map(of).collect::<Vec<_>>())
+    }
+
+    /// The two-sided p of the mean being zero; 1 where nothing varies, of which nothing is concluded.
+    pub fn p(&self) -> f64 {
+        if self.error > 0.0 { two_sided(self.mean / self.error, self.freedom) } else { 1.0 }
+    }
+
+    /// Half the width of the interval that holds the mean with this confidence, such as 0.95.
+    pub fn half_width(&self, confidence: f64) -> f64 {
+        self.error * critical(1.0 - confidence, self.freedom)
+    }
+}
+
+/// Which of some tests reject with the chance `level` of any false rejection (Holm 1979): the least p is held against
+/// level / m, the next against level / (m − 1), and so on until one does not reject.
+pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
+    let mut rejected = vec![false; p.len()];
+    for (rank, &test) in order.iter().enumerate() {
+        if !(p[test] <= level / (p.len() - rank) as f64) {
+            break;
+        }
+        rejected[test] = true;
+    }
+    rejected
+}
+
+/// P(|T| ≥ |t|) of Student's t with so many degrees of freedom: the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²)
+/// (Abramowitz and Stegun 26.7.1).
+pub fn two_sided(t: f64, freedom: f64) -> f64 {
+    if t.is_nan() || !(freedom > 0.0) {
+        return f64::NAN;
+    }
+    // Both arguments are made where they do not cancel.
+    let square = t * t;
+    if square.is_infinite() {
+        return 0.0;
+    }
+    incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + square), square / (freedom + square))
+}
+
+/// The t at which the two-sided p is `p`: by halving, to the last digits that matter.
+fn critical(p: f64, freedom: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    while two_sided(high, freedom) > p && high < 1e12 {
+        high *= 2.0;
+    }
+    for _ in 0..80 {
+        let middle = f64::midpoint(low, high);
+        if two_sided(middle, freedom) > p { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
+}
+
+/// I_x(a, b), where y = 1 − x, by the continued fraction on the side where it converges (A&S 26.5.8, evaluated after Lentz).
+fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    if y <= 0.0 {
+        return 1.0;
+    }
+    let front = (a * x.ln() + b * y.ln() - ln_beta(a, b)).exp();
+    if x < (a + 1.0) / (a + b + 2.0) {
+        (front * fraction(a, b, x) / a).clamp(0.0, 1.0)
+    } else {
+        (1.0 - front * fraction(b, a, y) / b).clamp(0.0, 1.0)
+    }
+}
+
+fn fraction(a: f64, b: f64, x: f64) -> f64 {
+    const TINY: f64 = 1e-300;
+    let kept = |value: f64| if value.abs() < TINY { TINY } else { value };
+    let mut c = 1.0;
+    let mut d = 1.0 / kept(1.0 - (a + b) * x / (a + 1.0));
+    let mut value = d;
+    for step in 1..10_000 {
+        let m = f64::from(step);
+        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
+        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
+        let mut change = 1.0;
+        for term in [even, odd] {
+            d = 1.0 / kept(1.0 + term * d);
+            c = kept(1.0 + term / c);
+            change = c * d;
+            value *= change;
+        }
+        if (change - 1.0).abs() < 1e-15 {
+            break;
+        }
+    }
+    value
+}
+
+/// ln B(a, b).
+fn ln_beta(a: f64, b: f64) -> f64 {
+    ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b)
+}
+
+/// ln Γ(x) for x > 0: Stirling's series from 16 on, which the recurrence leads to.
+fn ln_gamma(x: f64) -> f64 {
+    let (mut x, mut product) = (x, 1.0);
+    while x < 16.0 {
+        product *= x;
+        x += 1.0;
+    }
+    let square = x * x;
+    let series =
+        (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square) / x;
+    (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series - f64::ln(product)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tails_of_students_t_are_scipys() {
+        // scipy.stats.t.sf(t, df) * 2, and of one degree the arcus tangens by hand: 1 − 2/π·atan(t).
+        for (t, freedom, p) in [
+            (1.0, 1.0, 0.5),
+            (2.0, 10.0, 0.073_388_034_770_740_4),
+            (-2.0, 10.0, 0.073_388_034_770_740_4),
+            (0.5, 2.5, 0.657_697_919_869_714_8),
+            (6.0, 55.0, 1.608_862_785_489_112_4e-7),
+            (3.0, 2_491.0, 0.002_726_553_389_360_098),
+            (9.0, 287.0, 3.184_350_134_939_128e-17),
+        ] {
+            let found = two_sided(t, freedom);
+            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: {found:e}, not {p:e}");
+        }
+        assert_eq!((two_sided(0.0, 3.0), two_sided(f64::INFINITY, 3.0)), (1.0, 0.0));
+        assert!(two_sided(f64::NAN, 3.0).is_nan());
+    }
+
+    #[test]
+    fn an_interval_is_as_wide_as_the_quantile_says() {
+        // scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
+        let known = Stratified { mean: 0.0, error: 2.0, freedom: 10.0 };
+        assert!((known.half_width(0.95) - 2.0 * 2.228_138_851_986_274).abs() < 1e-9);
+    }
+
+    #[test]
+    fn every_stratum_weighs_the_same_and_borrows_spread_from_the_others() {
+        // By hand: means 0.5 and 1, so 0.75. SS = 1 and 0, freedom 3 + 1 = 4, pooled 0.25.
+        let found = Stratified::of(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
+        let variances: [f64; 2] = [(1.0 + 5.0 * 0.25) / 8.0 / 4.0 / 4.0, (5.0 * 0.25) / 6.0 / 2.0 / 4.0];
+        assert_eq!((found.mean, found.freedom), (0.75, 4.0));
+        assert!((found.error - variances.iter().sum::<f64>().sqrt()).abs() < 1e-15);
+        assert_eq!(Stratified::of(&[vec![1.0], vec![]]), None);
+        assert_eq!(Stratified::of(&[vec![1.0], vec![2.0]]), None);
+    }
+
+    #[test]
+    fn where_nothing_varies_nothing_is_concluded() {
+        let always = Stratified::paired(&[vec![1.0, 1.0, 1.0]], &[vec![0.0, 0.0, 0.0]]).unwrap();
+        assert_eq!((always.mean, always.p()), (1.0, 1.0));
+    }
+
+    #[test]
+    fn holm_stops_at_the_first_that_does_not_reject() {
+        // By hand: 0.01 ≤ 0.05/4, 0.016 ≤ 0.05/3, 0.03 > 0.05/2.
+        assert_eq!(holm(&[0.03, 0.01, 0.016, 0.9], 0.05), [false, true, true, false]);
+        assert_eq!(holm(&[0.04, f64::NAN], 0.05), [false, false]);
+        assert_eq!(holm(&[0.01, f64::NAN], 0.05), [true, false]);
+        assert!(holm(&[], 0.05).is_empty());
+    }
+}

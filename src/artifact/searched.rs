@@ -1,0 +1,122 @@
+//! What a search leaves: its report in Markdown and JSON, and quality against speed and against bytes as figures.
+
+use super::figure::{Around, Axis, Dot, Drawing, Figure, Pareto, Plot, Width};
+use crate::error::{Error, Result};
+use crate::grid::RacesEntry;
+use crate::results::{StoredNumber, StoredResults};
+use crate::search::{Candidate, Fate, Found};
+
+/// The files of some searches, by name.
+///
+/// # Errors
+/// A drawing that fails.
+pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)>> {
+    let json = serde_json::to_string_pretty(found)
+        .map_err(|error| Error::job("a search has no JSON form").found(error.to_string()))?;
+    let report: Vec<String> = found.iter().map(Found::markdown).collect();
+    let mut files = vec![
+        (format!("{name}.json"), (json + "\n").into_bytes()),
+        (format!("{name}.md"), report.join("\n").into_bytes()),
+    ];
+    for (at, one) in found.iter().enumerate() {
+        for (form, drawing) in paretos(one)? {
+            let number = if found.len() > 1 { format!("-{}", at + 1) } else { String::new() };
+            let Drawing { svg, pdf, png } = drawing;
+            let base = format!("{name}{number}-{form}");
+            files.extend([("svg", svg.into_bytes()), ("pdf", pdf), ("png", png)].map(|(ending, bytes)| {
+                (format!("{base}.{ending}"), bytes)
+            }));
+        }
+    }
+    Ok(files)
+}
+
+/// The names that [`search_files`] may give, before anything is known of the searches.
+pub fn search_names(name: &str, searches: usize) -> Vec<String> {
+    let numbers: Vec<String> = match searches {
+        1 => vec![String::new()],
+        several => (1..=several).map(|at| format!("-{at}")).collect(),
+    };
+    let figures = numbers.iter().flat_map(|number| ["speed", "bytes"].map(|form| format!("{name}{number}-{form}")));
+    let figures = figures.flat_map(|base| ["svg", "pdf", "png"].map(|ending| format!("{base}.{ending}")));
+    [format!("{name}.json"), format!("{name}.md")].into_iter().chain(figures).collect()
+}
+
+/// Quality against speed, and against bytes.
+fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
+    let Some(objective) = found.objectives.first() else { return Ok(Vec::new()) };
+    let accuracy = objective.name == "accuracy";
+    let y = match accuracy {
+        true => Axis { label: "Accuracy in the race".into(), unit: "%".into(), ..Axis::default() },
+        false => Axis { label: "Loss in the race, less is better".into(), unit: "nats".into(), ..Axis::default() },
+    };
+    let forms: [(&str, &str, &str, fn(&Candidate) -> f64); 2] = [
+        ("speed", "Speedup by the cost model", "×", |of| of.costs.speedup),
+        ("bytes", "Weights", "MB", |of| of.costs.bytes as f64 / 1e6),
+    ];
+    let mut drawings = Vec::new();
+    for (form, label, unit, x) in forms {
+        let dot = |of: &Candidate| {
+            let score = of.scores.first()?;
+            // A method's look goes by its name without options.
+            let method = of.recovery.split(['{', '(']).next().unwrap_or_default().to_owned();
+            let faint = of.fate != Fate::Survived;
+            let label = crate::recovery::label(&method).to_owned();
+            Some(Dot { label, method, x: x(of), y: score.mean, error: score.half, faint })
+        };
+        let around = Around {
+            title: found.title(),
+            description: format!("{} Each candidate's {} against: {label}.", found.sentence(), objective.name),
+            heading: format!("{}, {}", found.backbone, found.budget),
+            note: "Whiskers: 95 % intervals on the items that each saw. Faint: out of the race.".into(),
+            width: Width::Column,
+        };
+        let plot = Plot::Pareto(Pareto {
+            x: Axis { label: label.into(), unit: unit.into(), ..Axis::default() },
+            y: y.clone(),
+            dots: found.candidates.iter().filter_map(dot).collect(),
+        });
+        if found.candidates.iter().any(|of| !of.scores.is_empty()) {
+            drawings.push((form, Figure { around, plot }.draw()?));
+        }
+    }
+    Ok(drawings)
+}
+
+/// Each race beside the artifact that scores the same cells on all items: what is best there, and what became of it here.
+pub fn raced_rows(found: &[Found], races: &RacesEntry, whole: Option<&StoredResults>) -> Vec<Vec<String>> {
+    let head = ["backbone", "budget", "best on all items", "found here", "the winner", "judged", "survivors", "items", "items × layers"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for of in found {
+        let metric = races.metrics.last().map_or("", String::as_str);
+        let racing = |cell: &str| of.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell));
+        let numbers = whole.map_or(&[][..], |whole| &whole.numbers);
+        let numbers = numbers.iter().filter(|number| number.record.metric == metric && racing(&number.cell).is_some());
+        let best = numbers.max_by(|a, b| {
+            let value = |number: &StoredNumber| number.record.value.unwrap_or(f64::NEG_INFINITY);
+            value(a).total_cmp(&value(b))
+        });
+        let became = best.and_then(|best| racing(&best.cell)).map(|one| match &one.fate {
+            _ if of.winner.as_ref() == Some(&one.cell) => "as the winner".to_owned(),
+            Fate::Survived => "among the survivors".to_owned(),
+            Fate::Out { round, .. } => format!("out after round {round}"),
+            Fate::Failed { .. } | Fate::Slow { .. } => "no".to_owned(),
+        });
+        let none = || "—".to_owned();
+        let best = best.map_or_else(none, |best| format!("{} ({:.2})", best.cell, best.record.value.unwrap_or(f64::NAN)));
+        let judged = of.judged.first().and_then(|judged| Some(of.objectives.first()?.said(judged.scores.first()?)));
+        let share = |part: f64, all: f64| format!("{:.0} %", 100.0 * part / all);
+        rows.push(vec![
+            of.backbone.clone(),
+            of.budget.clone(),
+            best,
+            became.unwrap_or_else(none),
+            of.winner.clone().unwrap_or_else(none),
+            judged.unwrap_or_else(none),
+            format!("{} of {}", of.survivors().count(), of.candidates.len()),
+            share(of.spent.items, of.spent.all_items),
+            share(of.spent.layers, of.spent.all_layers),
+        ]);
+    }
+    rows
+}

@@ -1,0 +1,198 @@
+//! What a search races its candidates on, and under which budget: the key `search` instead of `evaluate`.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::at::At;
+use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
+use super::limits;
+use super::list;
+use super::many::Many;
+use super::references;
+use crate::error::{Error, Result};
+
+/// How a grid's cells are raced.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Search {
+    pub budget: Budget,
+    /// Most items, of all tasks together and of all texts together; all where none is given.
+    pub items: Option<usize>,
+    /// The chance of any false exit.
+    pub alpha: f64,
+    /// Of the order of the items.
+    pub seed: u64,
+    /// What speed is counted and measured over.
+    pub prompt: Latency,
+}
+
+/// What a variant has to meet. Several bounds are met together; several `layers` are a search each.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Budget {
+    /// How many layers are removed.
+    pub layers: Vec<usize>,
+    /// How many times as fast as the dense backbone at least.
+    pub speedup: Option<f64>,
+    /// Most milliseconds of a pass over the prompt.
+    pub latency: Option<f64>,
+    /// Most bytes of weights, operators among them.
+    pub memory: Option<u64>,
+}
+
+/// `layers=4`, `speedup=1.3, memory=12GB`.
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layers = self.layers.iter().map(|layers| format!("layers={layers}"));
+        let speedup = self.speedup.map(|speedup| format!("speedup={speedup}"));
+        let latency = self.latency.map(|latency| format!("latency={latency}ms"));
+        let memory = self.memory.map(|memory| format!("memory={}GB", memory as f64 / 1e9));
+        let all: Vec<String> = layers.chain(speedup).chain(latency).chain(memory).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+/// What is raced on, and under which budget.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SearchEntry {
+    /// What every candidate has to meet.
+    budget: BudgetEntry,
+    /// Texts whose windows are raced on: the objective is their mean loss.
+    #[serde(default)]
+    perplexity: Many<PerplexityEntry>,
+    /// Tasks whose documents are raced on: the objective is their mean accuracy. With texts as well there are two objectives.
+    #[serde(default)]
+    tasks: Many<TaskUseEntry>,
+    /// Most documents of all tasks together, and most windows of all texts together; all by default.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    items: Option<usize>,
+    /// The chance of any false exit; 0.05 by default.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 0.5))]
+    alpha: Option<f64>,
+    /// Of the order in which items come; 0 by default.
+    #[serde(default)]
+    seed: Option<u64>,
+    /// The prompt that speed is counted and measured over; 512 tokens, one sequence by default.
+    #[serde(default)]
+    prompt: Option<PromptEntry>,
+}
+
+/// One or more bounds, which a candidate meets together.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BudgetEntry {
+    /// How many layers are removed; of several numbers each is a search of its own.
+    #[serde(default)]
+    #[schemars(schema_with = "references::counts")]
+    pub(super) layers: Many<usize>,
+    /// At least so many times as fast as the dense backbone: `1.3`.
+    #[serde(default)]
+    #[schemars(range(min = 1.0))]
+    speedup: Option<f64>,
+    /// At most so long a pass over the prompt: `25ms`, `1.5s`.
+    #[serde(default)]
+    latency: Option<String>,
+    /// At most so many bytes of weights: `12GB`, `800MB`.
+    #[serde(default)]
+    memory: Option<String>,
+}
+
+/// A prompt that is timed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PromptEntry {
+    /// Tokens of a sequence.
+    length: usize,
+    /// Sequences that are read together; 1 by default.
+    #[serde(default)]
+    batch: Option<usize>,
+}
+
+/// The chance of any false exit where a file says nothing.
+const ALPHA: f64 = 0.05;
+/// The prompt where a file says nothing.
+const PROMPT: Latency = Latency { length: 512, batch: 1 };
+
+impl SearchEntry {
+    /// What is scored, as `evaluate` would have it.
+    pub(super) fn scored(&self) -> EvaluateEntry {
+        EvaluateEntry { perplexity: self.perplexity.clone(), tasks: self.tasks.clone(), ..EvaluateEntry::default() }
+    }
+
+    pub(super) fn checked(&self, at: &At<'_>) -> Result<Search> {
+        if let Some(item) = self.tasks.iter().position(|task| matches!(task, TaskUseEntry::Defined(_))) {
+            return Err(at
+                .key("tasks")
+                .item(item)
+                .bad("a search does not race on definitions")
+                .expected("the name of a task, or texts")
+                .found("a `definition`")
+                .hint("`ghostlab run` scores them"));
+        }
+        let budget = self.budget.checked(&at.key("budget"))?;
+        let alpha = self.alpha.unwrap_or(ALPHA);
+        if !(alpha > 0.0 && alpha <= 0.5) {
+            return Err(at
+                .key("alpha")
+                .bad("the chance of a false exit cannot be used")
+                .expected("a number above 0 and up to 0.5")
+                .found(alpha.to_string()));
+        }
+        if let Some(items) = self.items {
+            limits::count(1, items, "the number of items", &at.key("items").place())?;
+        }
+        let prompt = self.prompt.as_ref().map_or(PROMPT, |of| Latency { length: of.length, batch: of.batch.unwrap_or(1) });
+        for (key, value) in [("length", prompt.length), ("batch", prompt.batch)] {
+            limits::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
+        }
+        Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt })
+    }
+}
+
+impl BudgetEntry {
+    fn checked(&self, at: &At<'_>) -> Result<Budget> {
+        let Self { layers, speedup, latency, memory } = self;
+        if layers.written().is_none() && speedup.is_none() && latency.is_none() && memory.is_none() {
+            return Err(at
+                .bad("the search has no budget")
+                .expected("one or more of `layers: 4`, `speedup: 1.3`, `latency: 25ms`, `memory: 12GB`")
+                .found("none"));
+        }
+        let removed = match layers.written() {
+            Some(layers) => list::values(&at.key("layers"), layers)?.into_iter().map(|of| of.value).collect(),
+            None => Vec::new(),
+        };
+        if removed.contains(&0) {
+            return Err(at.key("layers").bad("a budget removes no layer").expected("1 or more").found("0"));
+        }
+        if let Some(speedup) = speedup.filter(|speedup| !(*speedup > 1.0 && speedup.is_finite())) {
+            return Err(at
+                .key("speedup")
+                .bad("a budget is met by the dense backbone")
+                .expected("a speedup above 1")
+                .found(speedup.to_string())
+                .hint("1.3 is 30 % faster: a pass takes 1/1.3 of the dense one's time"));
+        }
+        let unit = |key: &'static str, text: &Option<String>, units: &[(&str, f64)]| -> Result<Option<f64>> {
+            let Some(text) = text else { return Ok(None) };
+            let read = |(unit, factor): &(&str, f64)| {
+                let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
+                (number > 0.0 && number.is_finite()).then_some(number * factor)
+            };
+            let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();
+            let unknown = || -> Error {
+                at.key(key).bad(format!("a budget's {key} cannot be read")).expected(forms.join(" or ")).found(format!("`{text}`"))
+            };
+            units.iter().find_map(read).map(Some).ok_or_else(unknown)
+        };
+        Ok(Budget {
+            layers: removed,
+            speedup: *speedup,
+            latency: unit("latency", latency, &[("ms", 1.0), ("s", 1000.0)])?,
+            memory: unit("memory", memory, &[("GB", 1e9), ("MB", 1e6)])?.map(|bytes| bytes as u64),
+        })
+    }
+}

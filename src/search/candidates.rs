@@ -1,0 +1,167 @@
+//! Which cells of a grid meet a budget.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::found::LeftOut;
+use crate::error::{Error, Result};
+use crate::grid::{Budget, Cell, Grid, Latency};
+use crate::model::{Config, EngineChoice, Load, Program, Trie};
+
+/// What a variant costs by the cost model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Costs {
+    /// Operations of the dense backbone over the prompt, divided by the variant's.
+    pub speedup: f64,
+    /// Bytes of the weights that it needs, its operators among them.
+    pub bytes: u64,
+}
+
+impl Costs {
+    /// Of a program as it is deployed.
+    pub fn of(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
+        let load = Load::windows(prompt.length * prompt.batch, prompt.length);
+        let flops = |program: &Program| Trie::new(std::slice::from_ref(program)).flops(config, &load).separate;
+        let dense = Program::dense(config.layers);
+        Self { speedup: flops(&dense) / flops(program), bytes: engine.needed_bytes(config, program) }
+    }
+
+    /// Of a cut of so many layers without operators, wherever it lies.
+    pub fn of_cut(depth: usize, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
+        let start = config.layers.saturating_sub(depth) / 2;
+        let removed: Vec<usize> = (start..(start + depth).min(config.layers)).collect();
+        Self::of(&Program::pruned(config.layers, &removed, |_| None), config, engine, prompt)
+    }
+
+    /// What of a budget is not met, in words; `dense` are the milliseconds of the dense backbone, where they are known.
+    pub fn misses(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
+        let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
+        let slow = slow.map(|wanted| format!("{:.3} times as fast by the cost model, not {wanted}", self.speedup));
+        let late = budget.latency.zip(dense).map(|(most, dense)| (most, dense / self.speedup));
+        let late = late.filter(|(most, time)| time > most);
+        let late = late.map(|(most, time)| format!("{time:.2} ms by the cost model, not {most}"));
+        let large = budget.memory.filter(|most| self.bytes > *most);
+        let large = large.map(|most| format!("{:.4} GB of weights, not {:.4}", gigabytes(self.bytes), gigabytes(most)));
+        slow.or(late).or(large)
+    }
+}
+
+fn gigabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e9
+}
+
+/// The searches that a grid stands for: one for each backbone and each number of layers of its budget.
+pub fn parts(grid: &Grid) -> Vec<Grid> {
+    let Some(search) = &grid.search else { return Vec::new() };
+    let depths: Vec<Vec<usize>> = match search.budget.layers.as_slice() {
+        [] => vec![Vec::new()],
+        several => several.iter().map(|&depth| vec![depth]).collect(),
+    };
+    let part = |backbone: &String, layers: &Vec<usize>| {
+        let mut part = grid.clone();
+        part.cells.retain(|cell| cell.backbone == *backbone);
+        part.cells.retain(|cell| cell.is_dense() || layers.is_empty() || layers.contains(&cell.depth));
+        part.backbones.retain(|name, _| name == backbone);
+        part.backbone = vec![backbone.clone()];
+        if let Some(search) = &mut part.search {
+            search.budget.layers = layers.clone();
+        }
+        part
+    };
+    grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(backbone, layers))).collect()
+}
+
+/// The least number of layers whose plain removal meets a budget: what a search without depths begins at.
+///
+/// # Errors
+/// Exit code 2: the dense backbone meets it, or not even the deepest cut does.
+pub fn shallowest(
+    budget: &Budget,
+    config: &Config,
+    engine: EngineChoice,
+    prompt: Latency,
+    dense: Option<f64>,
+) -> Result<usize> {
+    let meets = |depth: usize| Costs::of_cut(depth, config, engine, prompt).misses(budget, dense).is_none();
+    let refused = |what: &str| Error::bad_input(what).at(format!("--budget {budget}"));
+    let of = |depth: usize| {
+        let costs = Costs::of_cut(depth, config, engine, prompt);
+        let time = dense.map_or_else(String::new, |dense| format!(", {:.2} ms", dense / costs.speedup));
+        format!("{:.3} times as fast{time}, {:.4} GB", costs.speedup, gigabytes(costs.bytes))
+    };
+    if meets(0) {
+        return Err(refused("the dense backbone meets the budget already")
+            .expected("a budget for which layers have to go")
+            .found(of(0))
+            .hint(format!("one layer less is {}", of(1))));
+    }
+    let most = config.layers.saturating_sub(1);
+    (1..=most).find(|&depth| meets(depth)).ok_or_else(|| {
+        refused("the budget is below what one layer costs")
+            .expected(format!("at the most what is left without {most} of {} layers: {}", config.layers, of(most)))
+            .found(budget.to_string())
+            .hint("weights of embedding and head stay, whatever is removed")
+    })
+}
+
+/// The pruned cells of a search, and those that are left out before anything runs: repairs that the backbone has no place for,
+/// cuts that miss the budget, and deeper cuts where a shallower one of the same kind meets it.
+///
+/// # Errors
+/// Exit code 2: no candidate is left; with the nearest.
+pub(super) fn candidates(
+    grid: &Grid,
+    config: &Config,
+    engine: EngineChoice,
+    dense: Option<f64>,
+) -> Result<(Vec<Cell>, Vec<LeftOut>)> {
+    let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
+    let (budget, prompt) = (&search.budget, search.prompt);
+    let (mut taken, mut left_out, mut nearest) = (Vec::new(), Vec::new(), Vec::new());
+    for cell in grid.cells.iter().filter(|cell| !cell.is_dense()) {
+        let leave = |reason: String| LeftOut { cell: cell.name.clone(), reason };
+        if let Some(Err(error)) = cell.recovery.as_ref().map(|recovery| recovery.rule.check(config)) {
+            left_out.push(leave(error.one_line()));
+            continue;
+        }
+        let costs = Costs::of_cut(cell.depth, config, engine, prompt);
+        let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
+        let wrong = wrong.map(|layers| format!("{} layers removed, not {layers}", cell.depth));
+        match wrong.or_else(|| costs.misses(budget, dense)) {
+            Some(reason) => {
+                nearest.push((cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX)), leave(reason)));
+            }
+            None => taken.push(cell.clone()),
+        }
+    }
+    if taken.is_empty() {
+        nearest.sort_by_key(|(distance, _)| *distance);
+        let near: Vec<String> =
+            nearest.iter().take(3).map(|(_, of)| format!("{}: {}", of.cell, of.reason)).collect();
+        let near = if near.is_empty() { left_out.iter().take(3).map(|of| of.reason.clone()).collect() } else { near };
+        return Err(Error::bad_input("no candidate meets the budget")
+            .at(grid.file.display().to_string())
+            .expected(budget.to_string())
+            .found(if near.is_empty() { "no pruned cell".to_owned() } else { format!("the nearest: {}", near.join("; ")) })
+            .hint("other depths, or a budget that asks for less"));
+    }
+    left_out.extend(nearest.into_iter().map(|(_, of)| of));
+    Ok((taken, left_out))
+}
+
+/// Leaves out what is deeper than another cell of its kind, both within the budget.
+pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
+    let kind = |cell: &Cell| format!("{:?} {:?} {:?}", cell.criterion, cell.recovery, cell.calibration);
+    let mut least: BTreeMap<String, usize> = BTreeMap::new();
+    for cell in &cells {
+        least.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
+    }
+    let (kept, deeper): (Vec<Cell>, Vec<Cell>) = cells.into_iter().partition(|cell| least[&kind(cell)] == cell.depth);
+    left_out.extend(deeper.into_iter().map(|cell| {
+        let reason = format!("{} layers of the same kind meet the budget", least[&kind(&cell)]);
+        LeftOut { cell: cell.name, reason }
+    }));
+    kept
+}

@@ -1,0 +1,129 @@
+//! Who leaves a race after a round, and who leads it.
+//!
+//! The leader has the best mean of means. Who is worse than it by a paired t-test within strata, and on right and wrong answers by
+//! McNemar's exact test as well, leaves, at a level that is held over rounds (Bonferroni) and over those alive (Holm). Of two objectives a candidate leaves only when one rival is proven
+//! better in both. [`docs/search.md`](../../docs/search.md) has what this costs and loses, simulated on stored scores.
+
+use crate::significance::mcnemar_exact;
+use crate::significance::stratified::{Stratified, holm};
+
+/// What a round says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The best of the first objective.
+    pub leader: usize,
+    /// Who leaves, in the order of the candidates.
+    pub out: Vec<Exit>,
+}
+
+/// Why a candidate leaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Exit {
+    pub candidate: usize,
+    /// The one that is better.
+    pub rival: usize,
+    /// Two-sided, before the correction for many; of two objectives the larger one, times the rivals that were looked at.
+    pub p: f64,
+}
+
+/// Judges a round. `objectives` have by candidate and stratum the gains so far: what is larger is better, and one item stands at
+/// one place for all. `level` is the chance of any false exit in this round.
+pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
+    let mean = |objective: &Vec<Vec<S>>, candidate: usize| mean_of_means(&objective[candidate]);
+    let best = |objective: &Vec<Vec<S>>| {
+        // Of equals the first.
+        alive.iter().copied().reduce(|best, other| if mean(objective, other) > mean(objective, best) { other } else { best })
+    };
+    let first = objectives.first()?;
+    let leader = best(first)?;
+    let rivals = match objectives {
+        [_] => vec![leader],
+        _ => front(alive, objectives),
+    };
+    let others: Vec<usize> = alive.iter().copied().filter(|of| objectives.len() > 1 || *of != leader).collect();
+    let exits: Vec<Exit> = others
+        .into_iter()
+        .map(|candidate| {
+            let against = |&rival: &usize| (rival, worse(candidate, rival, objectives) * rivals.len() as f64);
+            let closest = rivals.iter().filter(|rival| **rival != candidate).map(against);
+            let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
+            Exit { candidate, rival, p: p.min(1.0) }
+        })
+        .collect();
+    let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
+    Some(Verdict { leader, out: exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect() })
+}
+
+/// The mean of the means of strata; a stratum without items is none.
+pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
+    let means = strata.iter().map(AsRef::as_ref).filter(|values| !values.is_empty());
+    let means: Vec<f64> = means.map(|values| values.iter().sum::<f64>() / values.len() as f64).collect();
+    means.iter().sum::<f64>() / means.len() as f64
+}
+
+/// The p of a candidate being worse than a rival in every objective: the largest of the objectives' (an intersection-union
+/// test needs no correction); 1 where it is not worse in one.
+fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
+    let one = |of: &Vec<Vec<S>>| match Stratified::paired(&of[rival], &of[candidate]) {
+        Some(difference) if difference.mean > 0.0 => difference.p().max(exact(&of[rival], &of[candidate])),
+        _ => 1.0,
+    };
+    objectives.iter().map(one).fold(0.0, f64::max)
+}
+
+/// McNemar's exact p where gains are right or wrong answers: of a handful of unlike ones a t-test says too much. 0, which
+/// bounds nothing, for other gains.
+fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
+    let pairs = || rival.iter().zip(candidate).flat_map(|(a, b)| a.as_ref().iter().zip(b.as_ref()));
+    if !pairs().all(|(a, b)| [a, b].into_iter().all(|gain| *gain == 0.0 || *gain == 1.0)) {
+        return 0.0;
+    }
+    let only = |of: fn(&f64, &f64) -> bool| pairs().filter(|(a, b)| of(a, b)).count() as u64;
+    mcnemar_exact(only(|a, b| a > b), only(|a, b| a < b))
+}
+
+/// Those that no other is better than in every objective, as far as was seen.
+pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
+    let means = |of: usize| -> Vec<f64> { objectives.iter().map(|objective| mean_of_means(&objective[of])).collect() };
+    let all: Vec<(usize, Vec<f64>)> = alive.iter().map(|&of| (of, means(of))).collect();
+    let beaten = |own: &[f64]| all.iter().any(|(_, other)| other.iter().zip(own).all(|(other, own)| other > own));
+    all.iter().filter(|(_, own)| !beaten(own)).map(|(of, _)| *of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gains of a candidate that is right on so many of 40 questions, the first ones of each of two tasks.
+    fn right(count: usize) -> Vec<Vec<f64>> {
+        let task = |shift: usize| (0..40).map(|at| f64::from(u8::from((at * 7 + shift) % 40 < count))).collect();
+        vec![task(0), task(3)]
+    }
+
+    #[test]
+    fn who_is_worse_beyond_chance_leaves_and_who_is_near_stays() {
+        let gains = vec![right(38), right(10), right(37), right(38)];
+        let verdict = judge(&[0, 1, 2, 3], &[gains.clone()], 0.01).unwrap();
+        assert_eq!(verdict.leader, 0);
+        assert_eq!(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)).collect::<Vec<_>>(), [(1, 0)]);
+        assert!(verdict.out[0].p < 1e-9);
+        // Of those alive alone.
+        assert!(judge(&[2, 3], &[gains], 0.01).unwrap().out.is_empty());
+    }
+
+    #[test]
+    fn of_two_objectives_only_what_one_rival_beats_in_both_leaves() {
+        // 0 is the best of the first, 1 of the second; 2 is worse than 0 in both; 3 is worse than each in one.
+        let first = vec![right(38), right(20), right(20), right(30)];
+        let second = vec![right(20), right(38), right(5), right(30)];
+        let verdict = judge(&[0, 1, 2, 3], &[first, second], 0.01).unwrap();
+        assert_eq!(verdict.out.iter().map(|exit| exit.candidate).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn equals_are_never_parted() {
+        let verdict = judge(&[0, 1], &[vec![right(20), right(20)]], 0.5).unwrap();
+        assert_eq!(verdict, Verdict { leader: 0, out: Vec::new() });
+        assert_eq!(judge::<Vec<f64>>(&[], &[vec![]], 0.5), None);
+    }
+}

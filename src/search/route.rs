@@ -1,0 +1,111 @@
+//! What candidates share: a pass over an item runs their common beginnings once.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// A candidate's way through the layers. Steps are equal when they compute the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Route {
+    /// What each step is, and how many half layers it counts.
+    steps: Vec<(u64, u32)>,
+}
+
+/// What stands at a cut: a layer, and what its operator is; none where layers are only removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// The first removed layer of its region.
+    pub start: usize,
+    pub operator: String,
+    pub place: Place,
+}
+
+/// Where a repair stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Stream,
+    /// On the MLP branch of the layer before.
+    Mlp,
+    /// On both branches of the layer before.
+    AttentionAndMlp,
+}
+
+impl Route {
+    /// Of a backbone of so many layers without those that are removed.
+    pub fn of(layers: usize, removed: &[usize], repairs: &[Repair]) -> Self {
+        let before = |start: usize| (0..start).rev().find(|layer| !removed.contains(layer));
+        let edits = |layer: usize, both: bool| -> Vec<&str> {
+            let own = |of: &&Repair| match of.place {
+                Place::Stream => false,
+                Place::Mlp => !both && before(of.start) == Some(layer),
+                Place::AttentionAndMlp => before(of.start) == Some(layer),
+            };
+            repairs.iter().filter(own).map(|of| of.operator.as_str()).collect()
+        };
+        let mut route = Self::default();
+        for layer in 0..layers {
+            // What has no layer before it scales the stream itself.
+            let here = |of: &&Repair| of.start == layer && (of.place == Place::Stream || before(layer).is_none());
+            repairs.iter().filter(here).for_each(|of| route.push(&("operator", &of.operator), 0));
+            if !removed.contains(&layer) {
+                route.push(&("attention", layer, edits(layer, true)), 1);
+                route.push(&("mlp", layer, edits(layer, false)), 1);
+            }
+        }
+        route
+    }
+
+    fn push(&mut self, step: &impl Hash, halves: u32) {
+        let mut hasher = DefaultHasher::new();
+        step.hash(&mut hasher);
+        self.steps.push((hasher.finish(), halves));
+    }
+}
+
+/// The layers that one item runs through under all of some candidates, what they share counted once.
+pub fn layers<'a>(routes: impl IntoIterator<Item = &'a Route>) -> f64 {
+    let (mut seen, mut halves) = (HashSet::new(), 0);
+    for route in routes {
+        // A beginning is known by the hash of all its steps.
+        let mut beginning = DefaultHasher::new();
+        for (step, own) in &route.steps {
+            step.hash(&mut beginning);
+            if seen.insert(beginning.finish()) {
+                halves += own;
+            }
+        }
+    }
+    f64::from(halves) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repair(start: usize, operator: &str, place: Place) -> Repair {
+        Repair { start, operator: operator.to_owned(), place }
+    }
+
+    #[test]
+    fn what_is_shared_counts_once_until_the_last_that_shares_it_has_left() {
+        // By hand: 10 layers without 3 to 5; 3 are shared by all, 4 stand behind each operator.
+        let cut = |repairs: &[Repair]| Route::of(10, &[3, 4, 5], repairs);
+        let [plain, one, two] =
+            [cut(&[]), cut(&[repair(3, "a", Place::Stream)]), cut(&[repair(3, "b", Place::Stream)])];
+        assert_eq!(layers([&plain]), 7.0);
+        assert_eq!(layers([&plain, &one, &two]), 3.0 + 3.0 * 4.0);
+        assert_eq!(layers([&one, &one]), 7.0);
+        let other = Route::of(10, &[8, 9], &[]);
+        assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
+        // A map of the MLP shares the attention before it; one of both branches shares neither.
+        assert_eq!(layers([&plain, &cut(&[repair(3, "a", Place::Mlp)])]), 2.5 + 2.0 * 4.5);
+        assert_eq!(layers([&plain, &cut(&[repair(3, "a", Place::AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
+        assert_eq!(layers([]), 0.0);
+    }
+
+    #[test]
+    fn equal_contents_are_one_route() {
+        let cut = |operator: &str| Route::of(4, &[0, 2], &[repair(0, "x", Place::Mlp), repair(2, operator, Place::Stream)]);
+        assert_eq!(cut("a"), cut("a"));
+        assert_ne!(cut("a"), cut("b"));
+    }
+}

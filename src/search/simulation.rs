@@ -1,0 +1,179 @@
+//! Races on scores that are known already, in many orders of the items: what the procedure loses and what it costs.
+
+use super::race::{front, judge, mean_of_means};
+use super::route::{Route, layers};
+use super::schedule::Schedule;
+use crate::corpus::PythonRandom;
+use crate::error::Result;
+
+/// The scores of one grid of candidates, none of whom is another's copy.
+#[derive(Debug, Clone)]
+pub struct KnownScores {
+    pub name: String,
+    /// By candidate.
+    pub routes: Vec<Route>,
+    pub objectives: Vec<KnownObjective>,
+}
+
+/// What is larger is better.
+#[derive(Debug, Clone)]
+pub struct KnownObjective {
+    /// Items of the first round.
+    pub first: usize,
+    /// By candidate, stratum and item.
+    pub gains: Vec<Vec<Vec<f64>>>,
+    /// What counts as near the best.
+    pub near: f64,
+}
+
+/// What came of many races.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Simulated {
+    /// The share of races in which the best of all items is among the survivors. Of two objectives: all of the front.
+    pub cover: f64,
+    /// The share in which the leader is near the best.
+    pub near: f64,
+    /// Medians, before the judgement: what was spent of the exhaustive grid in items, and in items × layers.
+    pub items: f64,
+    pub layers: f64,
+    /// Their mean.
+    pub survivors: f64,
+    /// The share of races that part two planted candidates of equal merit.
+    pub parted: f64,
+    /// The winner's curse: how much better the winner looks in the race than on items that it never saw, in the mean.
+    pub curse: f64,
+}
+
+/// Part of each stratum that is kept for the judgement.
+pub const JUDGED: f64 = 0.2;
+
+/// How many of so many items are kept for the judgement.
+pub fn judged(items: usize) -> usize {
+    (items as f64 * JUDGED).round() as usize
+}
+
+/// Runs races in so many orders, each twice: as it is, and with a planted tie.
+///
+/// # Errors
+/// None that a caller could mend.
+pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated> {
+    let mut races = Vec::new();
+    let (mut parted, ties) = (0, known.objectives.len() == 1 && known.routes.len() > 1);
+    for seed in 0..seeds {
+        let mut random = PythonRandom::new(seed);
+        races.push(race(known, &mut random, alpha)?);
+        if ties {
+            let (planted, pair) = plant(known, &mut random)?;
+            let race = race(&planted, &mut random, alpha)?;
+            parted += usize::from(race.exits.iter().any(|(out, rival)| pair.contains(out) && pair.contains(rival)));
+        }
+    }
+    let share = |of: &dyn Fn(&Race) -> bool| races.iter().filter(|race| of(race)).count() as f64 / races.len() as f64;
+    let mean = |of: &dyn Fn(&Race) -> f64| races.iter().map(of).sum::<f64>() / races.len() as f64;
+    let median = |of: &dyn Fn(&Race) -> f64| {
+        let mut all: Vec<f64> = races.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
+    };
+    let everyone: Vec<usize> = (0..known.routes.len()).collect();
+    let gains: Vec<_> = known.objectives.iter().map(|of| of.gains.clone()).collect();
+    let best = front(&everyone, &gains);
+    let merit = |of: usize| mean_of_means(&known.objectives[0].gains[of]);
+    let most = everyone.iter().map(|&of| merit(of)).fold(f64::NEG_INFINITY, f64::max);
+    // Of equals any one is the best.
+    let covers = |race: &Race| match known.objectives.len() {
+        1 => race.alive.iter().any(|&of| merit(of) >= most),
+        _ => best.iter().all(|of| race.alive.contains(of)),
+    };
+    Ok(Simulated {
+        cover: share(&covers),
+        near: share(&|race| merit(race.leader) >= most - known.objectives[0].near),
+        items: median(&|race| race.items),
+        layers: median(&|race| race.layers),
+        survivors: mean(&|race| race.alive.len() as f64),
+        parted: parted as f64 / seeds as f64,
+        curse: mean(&|race| race.curse),
+    })
+}
+
+/// One race.
+struct Race {
+    alive: Vec<usize>,
+    leader: usize,
+    /// Who left, and on whose account.
+    exits: Vec<(usize, usize)>,
+    items: f64,
+    layers: f64,
+    curse: f64,
+}
+
+fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Race> {
+    // All in the order of the draw.
+    let mut shuffled: Vec<Vec<Vec<Vec<f64>>>> = Vec::new();
+    let mut schedules = Vec::new();
+    for objective in &known.objectives {
+        let sizes: Vec<usize> = objective.gains[0].iter().map(Vec::len).collect();
+        let orders = sizes.iter().map(|&size| random.sample(size, size)).collect::<Result<Vec<_>>>()?;
+        let reordered = |strata: &Vec<Vec<f64>>| -> Vec<Vec<f64>> {
+            strata.iter().zip(&orders).map(|(values, order)| order.iter().map(|&at| values[at]).collect()).collect()
+        };
+        shuffled.push(objective.gains.iter().map(reordered).collect());
+        schedules.push(Schedule::new(sizes.iter().map(|&size| size - judged(size)).collect(), objective.first));
+    }
+    let rounds = schedules.iter().map(Schedule::rounds).max().unwrap_or(1);
+    let all: f64 = shuffled.iter().flat_map(|of| &of[0]).map(|values| values.len() as f64).sum();
+    let mut alive: Vec<usize> = (0..known.routes.len()).collect();
+    let of = |alive: &[usize]| layers(alive.iter().map(|&of| &known.routes[of]));
+    let (whole, candidates) = (of(&alive), alive.len() as f64);
+    let (mut exits, mut leader, mut before) = (Vec::new(), 0, 0.0);
+    let (mut items, mut spent) = (0.0, 0.0);
+    for round in 0..rounds {
+        let seen: Vec<Vec<usize>> = schedules.iter().map(|schedule| schedule.seen(round)).collect();
+        let now = seen.iter().flatten().sum::<usize>() as f64;
+        items += (now - before) * alive.len() as f64;
+        spent += (now - before) * of(&alive);
+        before = now;
+        let cut = |(objective, seen): (&Vec<Vec<Vec<f64>>>, &Vec<usize>)| -> Vec<Vec<Vec<f64>>> {
+            let strata = |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(of, &seen)| of[..seen].to_vec()).collect();
+            objective.iter().map(strata).collect()
+        };
+        let gains: Vec<_> = shuffled.iter().zip(&seen).map(cut).collect();
+        if let Some(verdict) = judge(&alive, &gains, alpha / rounds as f64) {
+            leader = verdict.leader;
+            alive.retain(|of| verdict.out.iter().all(|exit| exit.candidate != *of));
+            exits.extend(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)));
+        }
+        if alive.len() == 1 {
+            break;
+        }
+    }
+    let parts: Vec<(Vec<f64>, Vec<f64>)> = shuffled[0][leader]
+        .iter()
+        .map(|values| values.split_at(values.len() - judged(values.len())))
+        .map(|(raced, judged)| (raced.to_vec(), judged.to_vec()))
+        .collect();
+    let (raced, judged): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let curse = mean_of_means(&raced) - mean_of_means(&judged);
+    Ok(Race { alive, leader, exits, items: items / (all * candidates), layers: spent / (all * whole), curse })
+}
+
+/// The two best with equal merit: each item's scores go to either by a fair coin. The two.
+fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
+    let mut planted = known.clone();
+    let merit = |of: &usize| mean_of_means(&known.objectives[0].gains[*of]);
+    let mut order: Vec<usize> = (0..known.routes.len()).collect();
+    order.sort_by(|a, b| merit(b).total_cmp(&merit(a)));
+    let pair = [order[0], order[1]];
+    for objective in &mut planted.objectives {
+        for stratum in 0..objective.gains[0].len() {
+            for item in 0..objective.gains[0][stratum].len() {
+                if random.randint(0, 1)? == 1 {
+                    let [a, b] = pair.map(|of| objective.gains[of][stratum][item]);
+                    objective.gains[pair[0]][stratum][item] = b;
+                    objective.gains[pair[1]][stratum][item] = a;
+                }
+            }
+        }
+    }
+    Ok((planted, pair))
+}
