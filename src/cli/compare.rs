@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::answer::compare::{Comparison, Side};
 use super::answer::{self, Answer};
 use super::candidates;
-use super::home::like;
+use super::home::or_near;
 use super::units::columns;
 use crate::error::{Error, Result};
 use crate::identity::Canonical;
@@ -77,10 +77,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
             .at(path.display().to_string())
             .expected(format!("a folder with `{}`", StoredResults::FILE))
             .found("nothing");
-        return Err(match like(path) {
-            Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
-            None => error.hint("`ghostlab run` and `ghostlab reproduce` write them below `results`"),
-        });
+        return Err(or_near(error, path, "`ghostlab run` and `ghostlab reproduce` write them below `results`"));
     }
     let inner = std::fs::read_dir(path).into_iter().flatten().flatten().map(|item| item.path());
     let mut runs: Vec<PathBuf> = inner.filter(|folder| folder.join(StoredResults::FILE).is_file()).collect();

@@ -1,12 +1,10 @@
 //! Progress of a fetch: a bar for each file and one for all on a terminal, plain lines elsewhere, JSON lines where asked for.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use indicatif::ProgressBar;
-
-use super::progress::{JsonLines, LINE_EVERY, Screen, style};
+use super::bars::{Bars, Piece};
+use super::progress::JsonLines;
 use super::units::{bytes, seconds};
 use crate::clock::utc;
 use crate::hub::{Event, Reporter};
@@ -18,7 +16,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    Box::new(Progress(Mutex::new(Meter { screen: Screen::of_standard_error(), ..Meter::default() })))
+    Box::new(Progress(Mutex::new(Meter { bars: Bars::new(), planned: 0, here: 0, came: 0, began: None })))
 }
 
 impl Reporter for JsonLines {
@@ -29,25 +27,13 @@ impl Reporter for JsonLines {
 
 struct Progress(Mutex<Meter>);
 
-#[derive(Default)]
 struct Meter {
-    screen: Screen,
-    files: BTreeMap<String, Running>,
-    whole: Option<ProgressBar>,
+    bars: Bars<String>,
     /// Bytes of all files; those that were here before, and those that came.
     planned: u64,
     here: u64,
     came: u64,
     began: Option<Instant>,
-}
-
-struct Running {
-    bar: Option<ProgressBar>,
-    bytes: Option<u64>,
-    here: u64,
-    came: u64,
-    began: Instant,
-    last_line: Instant,
 }
 
 /// `12.3 MB/s, 5 min 2 s left`
@@ -58,50 +44,18 @@ fn speed(came: u64, left: Option<u64>, began: Instant) -> String {
 }
 
 impl Meter {
-    fn bar(&self, bytes: Option<u64>, here: u64, message: &str) -> Option<ProgressBar> {
-        let bars = self.screen.bars.as_ref()?;
-        let new = bytes.map_or_else(ProgressBar::no_length, ProgressBar::new);
-        let new = match &self.whole {
-            Some(whole) => bars.insert_before(whole, new),
-            None => bars.add(new),
-        };
-        new.set_style(style(BAR));
-        new.set_message(message.to_owned());
-        new.set_position(here);
-        // What was here before did not come at any speed.
-        new.reset_eta();
-        Some(new)
-    }
-
-    fn advance(&mut self, file: &str, more: u64) {
+    fn advance(&mut self, file: &String, more: u64) {
         self.came += more;
-        if let Some(whole) = &self.whole {
-            whole.inc(more);
-        }
-        let (planned, all, began) = (self.planned, self.here + self.came, self.began);
-        let Some(running) = self.files.get_mut(file) else { return };
-        running.came += more;
-        if let Some(bar) = &running.bar {
-            bar.inc(more);
-        } else if running.last_line.elapsed() >= LINE_EVERY {
-            running.last_line = Instant::now();
-            let done = running.here + running.came;
-            let of = running.bytes.map_or(String::new(), |total| format!(" of {}", bytes(total)));
-            let left = running.bytes.map(|total| total.saturating_sub(done));
-            let own = speed(running.came, left, running.began);
-            let whole = began.map(|began| speed(self.came, Some(planned.saturating_sub(all)), began));
-            let whole =
-                whole.map_or(String::new(), |whole| format!("; all: {} of {}, {whole}", bytes(all), bytes(planned)));
-            self.screen.line(&format!("{file}: {}{of}, {own}{whole}", bytes(done)));
-        }
-    }
-
-    fn end(&mut self, file: &str) -> Option<Running> {
-        let running = self.files.remove(file)?;
-        if let Some(bar) = &running.bar {
-            bar.finish_and_clear();
-        }
-        Some(running)
+        self.bars.whole.iter().for_each(|whole| whole.inc(more));
+        let Some((Piece { total, here, came, began, .. }, true)) = self.bars.advance(file, more) else { return };
+        let done = here + came;
+        let of = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
+        let own = speed(came, total.map(|total| total.saturating_sub(done)), began);
+        let (planned, all) = (self.planned, self.here + self.came);
+        let whole = self.began.map(|began| speed(self.came, Some(planned.saturating_sub(all)), began));
+        let whole =
+            whole.map_or(String::new(), |whole| format!("; all: {} of {}, {whole}", bytes(all), bytes(planned)));
+        self.bars.line(&format!("{file}: {}{of}, {own}{whole}", bytes(done)));
     }
 }
 
@@ -111,45 +65,42 @@ impl Reporter for Progress {
         match event {
             Event::FetchPlanned { files, bytes: planned, here } => {
                 (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
-                meter.whole = meter.bar(Some(planned), here, "all files");
+                meter.bars.whole = meter.bars.bar(Some(planned), here, BAR, "all files");
                 let known = if here == 0 { String::new() } else { format!(", {} of them are here", bytes(here)) };
-                meter.screen.line(&format!("to fetch: {files} files, {}{known}", bytes(planned)));
+                meter.bars.line(&format!("to fetch: {files} files, {}{known}", bytes(planned)));
             }
             Event::FetchStarted { file, bytes: total, here } => {
-                let (bar, now) = (meter.bar(total, here, &file), Instant::now());
+                let bar = meter.bars.bar(total, here, BAR, &file);
                 if bar.is_none() {
                     let total = total.map_or(String::new(), |total| format!(": {}", bytes(total)));
                     let from = if here == 0 { String::new() } else { format!(", from byte {here} on") };
-                    meter.screen.line(&format!("{file}{total}{from}"));
+                    meter.bars.line(&format!("{file}{total}{from}"));
                 }
-                meter.files.insert(file, Running { bar, bytes: total, here, came: 0, began: now, last_line: now });
+                meter.bars.start(file, bar, total, here);
             }
             Event::FetchAdvanced { file, bytes } => meter.advance(&file, bytes),
             Event::FetchRestarted { file, why } => {
-                if let Some(running) = meter.files.get_mut(&file) {
-                    (running.here, running.came, running.began) = (0, 0, Instant::now());
-                    running.bar.iter().for_each(ProgressBar::reset);
-                }
-                meter.screen.line(&format!("{file}: begins anew: {why}"));
+                meter.bars.restart(&file);
+                meter.bars.line(&format!("{file}: begins anew: {why}"));
             }
             Event::Fetched { file, bytes: total } => {
-                if let Some(running) = meter.end(&file) {
-                    let speed = speed(running.came, None, running.began);
-                    meter.screen.line(&format!("{file}: done, {}, {speed}", bytes(total)));
+                if let Some(piece) = meter.bars.end(&file) {
+                    let speed = speed(piece.came, None, piece.began);
+                    meter.bars.line(&format!("{file}: done, {}, {speed}", bytes(total)));
                 }
             }
             Event::FetchFailed { file, why } => {
-                meter.end(&file);
-                meter.screen.error(&format!("{file} failed: {why}"));
+                meter.bars.end(&file);
+                meter.bars.error(&format!("{file} failed: {why}"));
             }
-            Event::FetchWaits { seconds: time, why } => meter.screen.line(&format!("waiting {}: {why}", seconds(time))),
-            Event::FetchNote { text } => meter.screen.line(&text),
+            Event::FetchWaits { seconds: time, why } => meter.bars.line(&format!("waiting {}: {why}", seconds(time))),
+            Event::FetchNote { text } => meter.bars.line(&text),
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).screen.clear();
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).bars.clear();
     }
 }

@@ -196,11 +196,11 @@ impl GridArgs {
             .expected("a grid file")
             .found("nothing");
         let more = home::below(None, "experiments", None).join(&self.grid).with_extension("yaml");
-        Err(match home::like(&self.grid) {
-            Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
-            None if more.is_file() => error.hint(format!("did you mean `{}`?", more.display())),
-            None => error.hint("check the path for a typing error"),
-        })
+        let otherwise = match more.is_file() {
+            true => format!("did you mean `{}`?", more.display()),
+            false => "check the path for a typing error".to_owned(),
+        };
+        Err(home::or_near(error, &self.grid, &otherwise))
     }
 
     pub(super) fn file(&self) -> &Path {

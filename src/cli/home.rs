@@ -200,16 +200,19 @@ fn no_store(named: &Path) -> Error {
         _ => "nothing",
     };
     let error = error.expected("the folder of a store, which holds `store.json`").found(found);
-    match like(named) {
+    let otherwise = "a run makes a store; without --store it is `data/store` of the checkout, or the user's own";
+    or_near(error, named, otherwise)
+}
+
+/// An error about a path that is not there, with the hint at what lies beside it under a name like its own; or another hint.
+pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
+    match like(path) {
         Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
-        None => {
-            error.hint("a run makes a store; without --store it is `data/store` of the checkout, or the user's own")
-        }
+        None => error.hint(otherwise),
     }
 }
 
-/// What lies beside a path that is not there under a name like its own.
-pub(super) fn like(path: &Path) -> Option<PathBuf> {
+fn like(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let names: Vec<String> = std::fs::read_dir(folder.unwrap_or(Path::new(".")))
         .ok()?

@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let embedded = experiments.ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
     let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target)?;
     output.inputs.extend(starter.inputs());
-    output.write(starter.yaml(target).as_bytes())?;
+    output.write(starter.yaml(target)?.as_bytes())?;
     let mut left_out = Vec::new();
     for (folder, error) in starter.left_out() {
         note!("left out: {}: {}", folder.display(), error.one_line());

@@ -22,6 +22,7 @@ macro_rules! detail {
 
 mod answer;
 mod audit;
+mod bars;
 mod cache;
 mod cancel;
 mod candidates;

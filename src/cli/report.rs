@@ -43,10 +43,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .at(results.display().to_string())
             .expected("the folder that `run` and `reproduce` write to")
             .found("nothing");
-        return Err(match home::like(&results) {
-            Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
-            None => error.hint("run it in a checkout, or name the folder with --results"),
-        });
+        return Err(home::or_near(error, &results, "run it in a checkout, or name the folder with --results"));
     }
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;

@@ -94,11 +94,6 @@ impl RunRecord {
         records
     }
 
-    /// Whether it says that it runs and its process is gone.
-    pub fn died(&self, store: &Store) -> bool {
-        self.stage == RunState::Running && !store.living().contains(&self.process)
-    }
-
     /// Floating-point operations a second of the newest run that did some with this engine on this machine, as
     /// [`Plan::engines`](crate::plan::Plan::engines) and [`Plan::machine`](crate::plan::Plan::machine) say them.
     pub fn rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {

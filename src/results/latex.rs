@@ -14,21 +14,26 @@ const LETTER: f64 = 0.45;
 
 /// A whole `table` environment with the label `tab:LABEL`.
 pub fn latex(table: &Table, label: &str) -> String {
-    let places = places(table);
-    let star = if places.len() >= WIDE { "*" } else { "" };
+    let columns = columns(table);
+    let star = if columns.len() >= WIDE { "*" } else { "" };
     let mut text = format!("{PACKAGES}\n\\begin{{table{star}}}[t]\n\\centering\n\\footnotesize\n");
     text.push_str(&format!("\\caption[{}]{{{}}}\n", said(&title(table)), caption(table)));
     text.push_str(&format!(
         "\\label{{tab:{label}}}\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
     ));
-    let sides: String = places.iter().map(|place| place.side(table)).collect();
+    let sides: String = columns.iter().map(|column| column.side).collect();
     text.push_str(&format!("\\begin{{tabular}}{{{sides}}}\n\\toprule\n"));
-    text.push_str(&over(table, &places));
-    text.push_str(&line(&places.iter().map(|place| place.head(table)).collect::<Vec<_>>()));
+    text.push_str(&over(table, &columns));
+    text.push_str(&line(&columns.iter().map(|column| column.head.clone()).collect::<Vec<_>>()));
     text.push_str("\\midrule\n");
-    for at in 0..table.rows.len() {
-        text.push_str(&rule(table, at, places.len()));
-        text.push_str(&line(&cells(table, at, &places)));
+    let named = columns.iter().position(|column| column.names).unwrap_or(0);
+    for (at, row) in table.rows.iter().enumerate() {
+        text.push_str(&rule(table, at, columns.len()));
+        let cell = |(column, of): (usize, &PrintedColumn)| {
+            let shade = if row.shaded && column >= named { SHADE } else { "" };
+            format!("{shade}{}", of.cells[at])
+        };
+        text.push_str(&line(&columns.iter().enumerate().map(cell).collect::<Vec<_>>()));
     }
     text.push_str("\\bottomrule\n\\end{tabular}\n\\end{adjustbox}\n");
     for note in &table.notes {
@@ -39,80 +44,76 @@ pub fn latex(table: &Table, label: &str) -> String {
 }
 
 /// A column of the printed table.
-#[derive(Debug, Clone, Copy)]
-enum ColumnPlace {
-    Lead(usize),
-    Number(usize),
-    /// Between two groups of numbers.
-    Gap,
-    Tail(usize),
+#[derive(Default)]
+struct PrintedColumn {
+    /// To which side its cells stand.
+    side: char,
+    head: String,
+    cells: Vec<String>,
+    /// Its place among the numbers, where it is of numbers.
+    number: Option<usize>,
+    /// Whether its words name a row: what spans rows, and what a cut is, is not ours.
+    names: bool,
 }
 
-fn places(table: &Table) -> Vec<ColumnPlace> {
-    let shown = |(at, lead): (usize, &Lead)| (lead.place == LeadPlace::Everywhere).then_some(at);
-    let mut places: Vec<ColumnPlace> = table.lead.iter().enumerate().filter_map(shown).map(ColumnPlace::Lead).collect();
+fn columns(table: &Table) -> Vec<PrintedColumn> {
+    let bold = |text: &str| format!("\\textbf{{{text}}}");
+    let rows = 0..table.rows.len();
+    let beside = |leads: &[Lead], cell: &dyn Fn(usize, usize) -> String| -> Vec<PrintedColumn> {
+        let column = |(at, lead): (usize, &Lead)| PrintedColumn {
+            side: if lead.count { 'r' } else { 'l' },
+            head: if lead.kind == LeadKind::Fraction { bold("$L_p/L_t$") } else { bold(&said(&lead.head)) },
+            cells: rows.clone().map(|row| cell(row, at)).collect(),
+            names: lead.kind == LeadKind::Words,
+            ..PrintedColumn::default()
+        };
+        leads.iter().enumerate().filter(|(_, lead)| lead.place == LeadPlace::Everywhere).map(column).collect()
+    };
+    let mut columns = beside(&table.lead, &|row, lead| words(table, row, lead));
     let mut ends: Vec<usize> = Vec::new();
     table.groups.iter().for_each(|(_, count)| ends.push(ends.last().unwrap_or(&0) + count));
-    for at in 0..table.columns.len() {
-        places.extend((at > 0 && ends.contains(&at)).then_some(ColumnPlace::Gap));
-        places.push(ColumnPlace::Number(at));
-    }
-    places.extend(table.tail.iter().enumerate().filter_map(shown).map(ColumnPlace::Tail));
-    places
-}
-
-impl ColumnPlace {
-    /// To which side its cells stand.
-    fn side(self, table: &Table) -> char {
-        match self {
-            Self::Lead(at) if table.lead[at].count => 'r',
-            Self::Tail(at) if table.tail[at].count => 'r',
-            Self::Lead(_) | Self::Tail(_) => 'l',
-            Self::Number(_) => 'r',
-            Self::Gap => 'c',
-        }
-    }
-
-    fn head(self, table: &Table) -> String {
-        let bold = |text: &str| format!("\\textbf{{{text}}}");
-        let words = |lead: &Lead| match lead.kind {
-            LeadKind::Fraction => bold("$L_p/L_t$"),
-            _ => bold(&said(&lead.head)),
+    for (at, column) in table.columns.iter().enumerate() {
+        // Between two groups of numbers.
+        let gap =
+            || PrintedColumn { side: 'c', cells: vec![String::new(); table.rows.len()], ..PrintedColumn::default() };
+        columns.extend((at > 0 && ends.contains(&at)).then(gap));
+        let arrow = match column.higher_is_better().filter(|_| column.arrow) {
+            Some(true) => " $\\uparrow$",
+            Some(false) => " $\\downarrow$",
+            None => "",
         };
-        match self {
-            Self::Lead(at) => words(&table.lead[at]),
-            Self::Tail(at) => words(&table.tail[at]),
-            Self::Gap => String::new(),
-            Self::Number(at) => {
-                let column = &table.columns[at];
-                let arrow = match column.higher_is_better().filter(|_| column.arrow) {
-                    Some(true) => " $\\uparrow$",
-                    Some(false) => " $\\downarrow$",
-                    None => "",
-                };
-                format!("{}{arrow}", bold(&said(&column.head)))
-            }
-        }
+        let shown = |row: &Row| row.cells[at].as_ref().map_or("--".to_owned(), number);
+        columns.push(PrintedColumn {
+            side: 'r',
+            head: format!("{}{arrow}", bold(&said(&column.head))),
+            cells: table.rows.iter().map(shown).collect(),
+            number: Some(at),
+            ..PrintedColumn::default()
+        });
     }
+    let mut tail = beside(&table.tail, &|row, tail| linked(&table.tail[tail], &table.rows[row].tail[tail]));
+    tail.iter_mut().for_each(|column| column.names = false);
+    columns.append(&mut tail);
+    columns
 }
 
 /// The heads over several columns, and the rules below them.
-fn over(table: &Table, places: &[ColumnPlace]) -> String {
+fn over(table: &Table, columns: &[PrintedColumn]) -> String {
     if table.groups.is_empty() {
         return String::new();
     }
     let (mut heads, mut rules, mut first) = (Vec::new(), Vec::new(), 0);
     let mut groups = table.groups.iter();
-    for (place, at) in places.iter().zip(1..) {
-        match place {
-            ColumnPlace::Number(number) if *number == first => {
+    for (column, at) in columns.iter().zip(1..) {
+        match column.number {
+            Some(number) if number == first => {
                 let Some((head, count)) = groups.next() else { break };
                 heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", said(head)));
                 rules.extend((!head.is_empty()).then(|| format!("\\cmidrule{{{at}-{}}}", at + count - 1)));
                 first += count;
             }
-            ColumnPlace::Number(_) => {}
-            _ => heads.push(String::new()),
+            Some(_) => {}
+            None => heads.push(String::new()),
         }
     }
     format!("{}{}\n", line(&heads), rules.join(" "))
@@ -132,25 +133,6 @@ fn rule(table: &Table, at: usize, columns: usize) -> String {
 
 fn line(cells: &[String]) -> String {
     format!("{} \\\\\n", cells.join(" & "))
-}
-
-fn cells(table: &Table, at: usize, places: &[ColumnPlace]) -> Vec<String> {
-    let row = &table.rows[at];
-    // What spans rows, and what a cut is, is not ours.
-    let is_named =
-        |place: &ColumnPlace| matches!(place, ColumnPlace::Lead(lead) if table.lead[*lead].kind == LeadKind::Words);
-    let named = places.iter().position(is_named).unwrap_or(0);
-    let text = |place: &ColumnPlace| match *place {
-        ColumnPlace::Lead(lead) => words(table, at, lead),
-        ColumnPlace::Tail(tail) => linked(&table.tail[tail], &row.tail[tail]),
-        ColumnPlace::Number(column) => row.cells[column].as_ref().map_or("--".to_owned(), number),
-        ColumnPlace::Gap => String::new(),
-    };
-    let shaded = |(column, place): (usize, &ColumnPlace)| {
-        let shade = if row.shaded && column >= named { SHADE } else { "" };
-        format!("{shade}{}", text(place))
-    };
-    places.iter().enumerate().map(shaded).collect()
 }
 
 fn words(table: &Table, at: usize, lead: usize) -> String {

@@ -62,7 +62,7 @@ impl Starter {
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, length, sequences };
         for mut model in models {
             // What a grid of that model alone is refused for is known by trying.
-            match Grid::of_text(&starter.text(std::slice::from_ref(&model), target), target) {
+            match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth;
                     starter.models.push(model);
@@ -74,7 +74,10 @@ impl Starter {
     }
 
     /// The grid's text, for a file at `target`.
-    pub fn yaml(&self, target: &Path) -> String {
+    ///
+    /// # Errors
+    /// A template that does not fit, which is a fault of the program.
+    pub fn yaml(&self, target: &Path) -> Result<String> {
         self.text(&self.models, target)
     }
 

@@ -2,127 +2,84 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::find::Model;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, context};
+
+use super::find::{Corpus, Model};
 use super::{RULE, Starter};
+use crate::error::{Error, Result};
 use crate::options::Described;
 use crate::{criterion, grid, recovery};
+
+const TEMPLATE: &str = include_str!("grid.yaml.j2");
 
 /// Tasks that are scored; the others are defined only.
 const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
 
 impl Starter {
     /// The text of a grid of these models, for a file at `target`.
-    pub(super) fn text(&self, models: &[Model], target: &Path) -> String {
+    ///
+    /// # Errors
+    /// A template that does not fit, which is a fault of the program.
+    pub(super) fn text(&self, models: &[Model], target: &Path) -> Result<String> {
         let path = |path: &Path| quoted(&relative(path, target));
-        let file = target.file_name().unwrap_or_default().to_string_lossy();
-        let mut lines: Vec<String> = Vec::new();
-        let mut say = |line: String| lines.push(line);
-        say(format!(
-            "# A grid of the models in {}. `ghostlab plan {file}` tells what it would do and cost,",
-            plain(&self.folder)
-        ));
-        say(format!(
-            "# `ghostlab run {file}` does it. Where a list stands, one value may stand too; docs/grid.md has the rest."
-        ));
-        say(String::new());
-        say("# Paths start from this file's folder. A model of the Hugging Face hub: `name: {hub: org/name}`.".into());
-        say("backbones:".into());
-        for model in models {
-            let of = format!("{}, {} layers", model.architecture, model.layers);
-            say(format!("  {}: {{path: {}}}   # {of}", quoted(&model.name), path(&model.path)));
-        }
-        if !self.left_out.is_empty() {
-            say("  # Left out:".into());
-            for (folder, error) in &self.left_out {
-                say(format!("  #   {}: {}", plain(folder), error.one_line()));
+        let model = |of: &Model| {
+            let depths: Vec<String> = of.depths.iter().map(ToString::to_string).collect();
+            context! {
+                name => quoted(&of.name), plain => &of.name, path => path(&of.path),
+                architecture => of.architecture, layers => of.layers, depths => depths.join(" and "),
             }
-        }
-        say(String::new());
-        say("# .txt .jsonl .jsonl.gz .parquet; the column `text` or `sentence`, or `column: …`. `rule` tells how rows are joined and".into());
-        say(format!("# windows drawn: {}. `limit: 100` scores the first 100 windows.", grid::rules().join(", ")));
-        say("# The paper's texts have names of their own, c4-train, c4, wikitext2 and ptb: `ghostlab fetch` brings them, and".into());
-        say("# nothing has to be said of them here.".into());
-        if self.corpora.iter().any(|of| of.generated) {
-            say("# These tell of an invented world: they show that everything runs. A number on them says little of a model".into());
-            say("# that was trained on something else.".into());
-        }
-        say("corpora:".into());
-        for corpus in &self.corpora {
-            let generated = if corpus.generated { ", generated: true" } else { "" };
-            say(format!("  {}: {{path: {}, rule: {RULE}{generated}}}", quoted(&corpus.name), path(&corpus.path)));
-        }
-        if !self.tasks.is_empty() {
-            say(String::new());
-            say("# Of the same world. Your own: a file in the hub's schema, .jsonl .jsonl.gz .json .parquet, or a folder with it.".into());
-            say("tasks:".into());
-            for (name, file) in &self.tasks {
-                say(format!("  {name}: {{path: {}, generated: true}}", path(file)));
+        };
+        let corpus = |of: &Corpus| {
+            context! {
+                name => quoted(&of.name), path => path(&of.path),
+                generated => of.generated, calibrates => of.calibrates, scored => of.scored,
             }
-        }
-        say(String::new());
-        let names: Vec<String> = models.iter().map(|model| quoted(&model.name)).collect();
-        say(format!("backbone: [{}]", names.join(", ")));
-        say(String::new());
-        say("# Which layers go:".into());
-        described(&criterion::described(), &mut say);
-        say("criterion: [llm-streamline]".into());
-        say(String::new());
-        say("# How many: a count, or a share of each backbone's layers.".into());
-        for model in models.iter().filter(|model| !model.depths.is_empty()) {
-            let depths: Vec<String> = model.depths.iter().map(ToString::to_string).collect();
-            say(format!("#   {}: {} of its {} layers", model.name, depths.join(" and "), model.layers));
-        }
-        say("depth: [12.5%, 25%]".into());
-        say(String::new());
-        say(
-            "# What is put at the cut, all without training (`finetune: {sequences: …, length: …}` trains it further):"
-                .into(),
-        );
-        described(&recovery::described(), &mut say);
-        let patch = if models.iter().all(|model| model.rotates) { "linearpatch-rotate" } else { "linearpatch-diag" };
-        say(format!("recovery: [none, replaceme-ls, {patch}, ghosted]"));
-        say(String::new());
-        let (length, sequences) = (self.length, self.sequences);
-        say("# What layers are chosen and repairs are solved on: so many windows of so many tokens. `operator_sequences: 32` solves".into());
-        say("# operators on the first 32. `seed: [0, 1, 2]` does it on three draws.".into());
-        if let Some(text) = self.corpora.iter().find(|of| of.calibrates) {
-            let corpus = quoted(&text.name);
-            say(format!("calibration: {{corpus: {corpus}, sequences: {sequences}, length: {length}, seed: 0}}"));
-        }
-        say(String::new());
-        say("# What every variant and the whole backbone are scored on. Also `latency: {length: 512, batch: 1}`."
-            .into());
-        say("evaluate:".into());
-        say("  perplexity:".into());
-        for text in self.corpora.iter().filter(|of| of.scored) {
-            say(format!("    - {{corpus: {}, length: {length}}}", quoted(&text.name)));
-        }
-        let known = grid::tasks().join(", ");
-        say(format!("  # {known}"));
-        let scored: Vec<&String> =
-            self.tasks.iter().map(|(name, _)| name).filter(|name| SCORED.contains(&name.as_str())).collect();
-        if scored.is_empty() {
-            say("  # tasks: [{name: arc_easy, limit: 100}]".into());
-        } else {
-            say("  tasks:".into());
-            scored.iter().for_each(|name| say(format!("    - {{name: {name}, limit: 100}}")));
-        }
-        lines.join("\n") + "\n"
+        };
+        let task = |(name, file): &(String, PathBuf)| context! { name, path => path(file) };
+        let left_out = |(folder, error): &(PathBuf, Error)| format!("{}: {}", plain(folder), error.one_line());
+        let scored = self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED.contains(&name.as_str()));
+        let rotates = models.iter().all(|model| model.rotates);
+        let values = context! {
+            folder => plain(&self.folder),
+            file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            models => models.iter().map(model).collect::<Vec<_>>(),
+            left_out => self.left_out.iter().map(left_out).collect::<Vec<_>>(),
+            rules => grid::rules().join(", "),
+            rule => RULE.to_string(),
+            generated => self.corpora.iter().any(|of| of.generated),
+            corpora => self.corpora.iter().map(corpus).collect::<Vec<_>>(),
+            tasks => self.tasks.iter().map(task).collect::<Vec<_>>(),
+            criteria => described(&criterion::described()),
+            recoveries => described(&recovery::described()),
+            patch => if rotates { "linearpatch-rotate" } else { "linearpatch-diag" },
+            length => self.length,
+            sequences => self.sequences,
+            known => grid::tasks().join(", "),
+            scored => scored.collect::<Vec<_>>(),
+        };
+        let failed = |error: minijinja::Error| Error::job("a grid cannot be written").found(format!("{error:#}"));
+        let mut templates = Environment::new();
+        templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).build().map_err(failed)?);
+        let text =
+            templates.template_from_str(TEMPLATE).and_then(|template| template.render(values)).map_err(failed)?;
+        Ok(text)
     }
 }
 
 /// A comment line for each method, with what it is called in tables and its options.
-fn described(methods: &[Described], say: &mut dyn FnMut(String)) {
-    for Described { name, label, options, .. } in methods {
-        let keys: Vec<&String> = options["properties"].as_object().into_iter().flat_map(|keys| keys.keys()).collect();
-        let keys: Vec<&str> = keys.into_iter().map(String::as_str).filter(|key| *key != "finetune").collect();
+fn described(methods: &[Described]) -> Vec<String> {
+    let line = |Described { name, label, options, .. }: &Described| {
+        let keys = options["properties"].as_object().into_iter().flat_map(|keys| keys.keys());
+        let keys: Vec<&str> = keys.map(String::as_str).filter(|key| *key != "finetune").collect();
         let label = if *label == name { String::new() } else { format!(": {label}") };
-        say(match keys.as_slice() {
-            [] => format!("#   {name}{label}"),
-            [one] => format!("#   {name}{label}; option {one}"),
-            several => format!("#   {name}{label}; options {}", several.join(", ")),
-        });
-    }
+        match keys.as_slice() {
+            [] => format!("{name}{label}"),
+            [one] => format!("{name}{label}; option {one}"),
+            several => format!("{name}{label}; options {}", several.join(", ")),
+        }
+    };
+    methods.iter().map(line).collect()
 }
 
 /// A path for a comment: on one line.

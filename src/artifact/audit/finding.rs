@@ -23,46 +23,33 @@ pub enum Check {
 }
 
 impl Check {
-    pub const ALL: [Self; 9] = [
-        Self::Average,
-        Self::Agreement,
-        Self::Calibration,
-        Self::Count,
-        Self::Chance,
-        Self::Copy,
-        Self::Duplicate,
-        Self::Speedup,
-        Self::Memory,
+    /// What each is called in CSV and JSON, and what is compared with what.
+    const WORDS: [(Self, &'static str, &'static str); 9] = [
+        (Self::Average, "average", "a printed mean is the mean of its columns, as far as rounding allows"),
+        (Self::Agreement, "agreement", "one condition has one value, in whatever table"),
+        (
+            Self::Calibration,
+            "calibration",
+            "a row without a number of calibration sequences is the row of the stated number",
+        ),
+        (Self::Count, "count", "an accuracy is a whole number of right answers out of the task's documents"),
+        (Self::Chance, "chance", "a row is above chance in some task"),
+        (Self::Copy, "copy", "two conditions have two rows"),
+        (Self::Duplicate, "duplicate", "a table gives a metric of a condition once"),
+        (Self::Speedup, "speedup", "a speedup is the dense latency by the row's own"),
+        (Self::Memory, "memory", "an operator takes no more memory than a matrix of C² numbers"),
     ];
 
-    /// As in the CSV and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Average => "average",
-            Self::Agreement => "agreement",
-            Self::Calibration => "calibration",
-            Self::Count => "count",
-            Self::Chance => "chance",
-            Self::Copy => "copy",
-            Self::Duplicate => "duplicate",
-            Self::Speedup => "speedup",
-            Self::Memory => "memory",
-        }
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::WORDS.into_iter().map(|(check, ..)| check)
     }
 
-    /// What is compared with what.
+    pub fn name(self) -> &'static str {
+        Self::WORDS[self as usize].1
+    }
+
     pub fn about(self) -> &'static str {
-        match self {
-            Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
-            Self::Agreement => "one condition has one value, in whatever table",
-            Self::Calibration => "a row without a number of calibration sequences is the row of the stated number",
-            Self::Count => "an accuracy is a whole number of right answers out of the task's documents",
-            Self::Chance => "a row is above chance in some task",
-            Self::Copy => "two conditions have two rows",
-            Self::Duplicate => "a table gives a metric of a condition once",
-            Self::Speedup => "a speedup is the dense latency by the row's own",
-            Self::Memory => "an operator takes no more memory than a matrix of C² numbers",
-        }
+        Self::WORDS[self as usize].2
     }
 }
 

@@ -22,7 +22,7 @@ pub fn text(findings: &[Finding]) -> String {
         |check: Check, count: usize| format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"));
     for severity in Severity::ALL.into_iter().filter(|severity| of(*severity).next().is_some()) {
         text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
-        for check in Check::ALL {
+        for check in Check::all() {
             let found: Vec<&Finding> = of(severity).filter(|finding| finding.check == check).collect();
             if !found.is_empty() {
                 text.push_str(&head(check, found.len()));
@@ -31,7 +31,7 @@ pub fn text(findings: &[Finding]) -> String {
         }
     }
     let silent = |check: &Check| findings.iter().all(|finding| finding.check != *check);
-    text.extend(Check::ALL.into_iter().filter(silent).map(|check| head(check, 0)));
+    text.extend(Check::all().filter(silent).map(|check| head(check, 0)));
     text
 }
 
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_names_of_checks_and_severities_are_those_of_their_json() {
-        for check in Check::ALL {
+        for check in Check::all() {
             assert_eq!(serde_json::to_value(check).unwrap(), check.name());
         }
         for severity in Severity::ALL {

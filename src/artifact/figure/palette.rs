@@ -63,44 +63,45 @@ pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
 /// Text on a Ghosted Layer.
 pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
 
-const GREY: Colour = Colour::new(0x555555, 0x7F7F7F);
-const PURPLE: Colour = Colour::new(0xCC79A7, 0xE8A3C8);
-const GREEN: Colour = Colour::new(0x006638, 0x1FC08F);
-const SKY: Colour = Colour::new(0x3D9BD1, 0xA5DBF7);
-const VERMILLION: Colour = Colour::new(0xC44900, 0xE8692B);
-const ORANGE: Colour = Colour::new(0xC58900, 0xF2BB3D);
-const BLUE: Colour = Colour::new(0x0057A8, 0x3B9AE1);
-const TEAL: Colour = Colour::new(0x004C54, 0x4CC9D4);
-const PLUM: Colour = Colour::new(0xC2699A, 0xE07AAE);
-const OLIVE: Colour = Colour::new(0x6B7A00, 0xC5D14A);
-const BROWN: Colour = Colour::new(0x7A4B1E, 0xC9905A);
-
-/// Every colour that a figure can use.
-pub(super) const ALL: [Colour; 20] = [
-    SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST, GREY, PURPLE, GREEN, SKY, VERMILLION, ORANGE,
-    BLUE, TEAL, PLUM, OLIVE, BROWN,
-];
-
 /// What a hue is.
 fn colour(hue: Hue) -> Colour {
     match hue {
         Hue::Ink => TEXT,
-        Hue::Grey => GREY,
-        Hue::Purple => PURPLE,
-        Hue::Green => GREEN,
-        Hue::Sky => SKY,
-        Hue::Vermillion => VERMILLION,
-        Hue::Orange => ORANGE,
-        Hue::Blue => BLUE,
-        Hue::Teal => TEAL,
-        Hue::Plum => PLUM,
-        Hue::Olive => OLIVE,
-        Hue::Brown => BROWN,
+        Hue::Grey => Colour::new(0x555555, 0x7F7F7F),
+        Hue::Purple => Colour::new(0xCC79A7, 0xE8A3C8),
+        Hue::Green => Colour::new(0x006638, 0x1FC08F),
+        Hue::Sky => Colour::new(0x3D9BD1, 0xA5DBF7),
+        Hue::Vermillion => Colour::new(0xC44900, 0xE8692B),
+        Hue::Orange => Colour::new(0xC58900, 0xF2BB3D),
+        Hue::Blue => Colour::new(0x0057A8, 0x3B9AE1),
+        Hue::Teal => Colour::new(0x004C54, 0x4CC9D4),
+        Hue::Plum => Colour::new(0xC2699A, 0xE07AAE),
+        Hue::Olive => Colour::new(0x6B7A00, 0xC5D14A),
+        Hue::Brown => Colour::new(0x7A4B1E, 0xC9905A),
     }
 }
 
+/// Every colour that a figure can use.
+pub(super) fn all() -> impl Iterator<Item = Colour> {
+    let ground = [SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST];
+    let hues = [
+        Hue::Grey,
+        Hue::Purple,
+        Hue::Green,
+        Hue::Sky,
+        Hue::Vermillion,
+        Hue::Orange,
+        Hue::Blue,
+        Hue::Teal,
+        Hue::Plum,
+        Hue::Olive,
+        Hue::Brown,
+    ];
+    ground.into_iter().chain(hues.map(colour))
+}
+
 /// What methods without an own style are drawn from.
-const SPARE_COLOURS: [Colour; 4] = [OLIVE, BROWN, TEAL, PLUM];
+const SPARE_HUES: [Hue; 4] = [Hue::Olive, Hue::Brown, Hue::Teal, Hue::Plum];
 const MARKERS: [Marker; 8] = [
     Marker::Star,
     Marker::Plus,
@@ -128,7 +129,7 @@ pub fn of(name: &str) -> Look {
     let hash = fnv(name);
     let pick = |shift: u32, among: usize| ((hash >> shift) % among as u64) as usize;
     Look {
-        colour: style.map_or(SPARE_COLOURS[pick(0, SPARE_COLOURS.len())], |style| colour(style.hue)),
+        colour: colour(style.map_or(SPARE_HUES[pick(0, SPARE_HUES.len())], |style| style.hue)),
         marker: MARKERS[pick(16, MARKERS.len())],
         dash: DASHES[pick(32, DASHES.len())],
     }
@@ -136,7 +137,7 @@ pub fn of(name: &str) -> Look {
 
 /// The colour of the paper's own method.
 pub(super) fn ours() -> Colour {
-    recovery::ours().and_then(|method| method.style).map_or(BLUE, |style| colour(style.hue))
+    recovery::ours().and_then(|method| method.style).map_or(colour(Hue::Blue), |style| colour(style.hue))
 }
 
 /// The 64-bit FNV-1a hash, which is the same on every machine and in every release.
@@ -278,13 +279,14 @@ mod tests {
 
     #[test]
     fn no_two_colours_share_their_light_name() {
-        for (i, a) in ALL.iter().enumerate() {
-            assert!(ALL[..i].iter().all(|b| a.light != b.light), "{a:?}");
+        let all: Vec<Colour> = all().collect();
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|b| a.light != b.light), "{a:?}");
         }
         for name in methods().iter().map(String::as_str).chain(["dense", metric::SYMMETRIC.id]) {
-            assert!(ALL.contains(&of(name).colour), "{name}");
+            assert!(all.contains(&of(name).colour), "{name}");
         }
-        assert!(SPARE_COLOURS.iter().all(|colour| ALL.contains(colour)));
+        assert!(SPARE_HUES.iter().all(|hue| all.contains(&colour(*hue))));
     }
 
     #[test]
@@ -292,7 +294,7 @@ mod tests {
         // The hash of "a" in the reference tables of FNV.
         assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(of("my-method"), of("my-method"));
-        assert!(SPARE_COLOURS.contains(&of("my-method").colour));
+        assert!(SPARE_HUES.map(colour).contains(&of("my-method").colour));
     }
 
     #[test]

@@ -125,7 +125,7 @@ const CLASS: &str = "ghostlab-figure";
 /// The rules for dark screens, of the colours in use.
 fn dark(body: &str) -> String {
     let mut rules = String::new();
-    for colour in palette::ALL {
+    for colour in palette::all() {
         let (light, dark) = (hex(colour.light), hex(colour.dark));
         for attribute in ["fill", "stroke"] {
             let selector = format!("{attribute}=\"{light}\"");

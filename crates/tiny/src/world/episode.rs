@@ -1,30 +1,9 @@
 //! Small things that happen: who did what, when. They hold only in the passage that tells them.
 
-use serde::Deserialize;
-
 use super::draw::Draw;
 use super::facts::{Entity, Facts};
 use super::relation::{FOOD, RelationKind};
-use super::words::WORDS;
-
-/// What an act is done to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Thing {
-    Object,
-    Food,
-    Place,
-    Animal,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Act {
-    pub(super) thing: Thing,
-    pub(super) base: &'static str,
-    pub(super) past: &'static str,
-    /// The past participle.
-    pub(super) done: &'static str,
-}
+use super::words::{Thing, WORDS};
 
 /// Someone did something.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::episode::Act;
 use super::relation::{HOPS, Hop, RELATIONS, Relation};
 
 /// The world's words. The committed texts and tasks are made of them (`tests/data.rs`).
@@ -48,6 +47,25 @@ pub(super) struct Words {
     pub(super) moves: Vec<&'static str>,
     /// Who speaks, before or after what is said.
     pub(super) speakers: Vec<&'static str>,
+}
+
+/// What an act is done to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Thing {
+    Object,
+    Food,
+    Place,
+    Animal,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Act {
+    pub(super) thing: Thing,
+    pub(super) base: &'static str,
+    pub(super) past: &'static str,
+    /// The past participle.
+    pub(super) done: &'static str,
 }
 
 /// How something is done.
