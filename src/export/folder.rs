@@ -144,7 +144,7 @@ fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -
     }
     let own = object(&source.join("config.json"))?;
     let generation = generation(source, &own)?;
-    let trimmed = trimmed(own, config.architecture, layout, form.dtype);
+    let trimmed = trimmed(own, config, layout, form.dtype);
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
     for name in BESIDES.iter().filter(|name| source.join(name).is_file()) {

@@ -5,6 +5,7 @@ use super::config::Config;
 use super::kernels::BLOCK_ROWS;
 use super::matrix::Products;
 use super::operator::Operator;
+use super::parts::NamedPart;
 use super::program::{Program, Step, Sublayer};
 use super::trie::{Cost, Trie};
 
@@ -44,7 +45,7 @@ impl Config {
             Step::Embed => 0.0,
             // Projections; scores and their product with the values.
             Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
-            Step::Mlp(_) => 2.0 * t * 3.0 * c * self.intermediate as f64,
+            Step::Mlp(layer) => 2.0 * t * self.mlp_work(*layer) as f64,
             Step::Edited(Sublayer::Attention, layer, operator) => {
                 self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
             }
@@ -63,16 +64,68 @@ impl Config {
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
-    pub fn weight_bytes(&self, products: Products) -> u64 {
-        self.layers as u64 * self.layer_bytes(products) + self.head_bytes(Products::F32) + self.head_bytes(products)
+    /// Weights of a layer's MLP, with its router and all experts.
+    fn mlp_numbers(&self, layer: usize) -> usize {
+        let c = self.hidden;
+        match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
+            Some(of) => of.count * (c + 3 * c * of.width),
+            None => 3 * c * self.intermediate,
+        }
     }
 
-    /// Bytes of one layer's weights, without its norms.
-    pub fn layer_bytes(&self, products: Products) -> u64 {
-        let (c, f) = (self.hidden, self.intermediate);
+    /// Weights of it that a token is multiplied with.
+    fn mlp_work(&self, layer: usize) -> usize {
+        let c = self.hidden;
+        match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
+            Some(of) => of.count * c + of.used * 3 * c * of.width,
+            None => 3 * c * self.intermediate,
+        }
+    }
+
+    fn attention_numbers(&self) -> usize {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        products.bytes() * (c * (2 * q + 2 * kv) + 3 * c * f) as u64
+        self.hidden * (2 * q + 2 * kv)
+    }
+
+    /// Weights of a layer, without its norms and biases.
+    pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
+        (self.attention_numbers() + self.mlp_numbers(layer)) as u64
+    }
+
+    /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
+    pub fn weight_bytes(&self, products: Products) -> u64 {
+        let layers: u64 = (0..self.layers).map(|layer| self.layer_numbers(layer)).sum();
+        products.bytes() * layers + self.head_bytes(Products::F32) + self.head_bytes(products)
+    }
+
+    /// Bytes of one layer's weights, without its norms: of the largest one.
+    pub fn layer_bytes(&self, products: Products) -> u64 {
+        products.bytes() * (0..self.layers).map(|layer| self.layer_numbers(layer)).max().unwrap_or(0)
+    }
+
+    /// Bytes of what is made at a time where weights are made by need: an expert is by itself.
+    pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
+        let expert = self.experts.map_or(0, |of| 3 * self.hidden * of.width) as u64;
+        match self.part(part) {
+            NamedPart::Layer(layer) if self.sparse[layer] => {
+                let experts = self.experts.map_or(0, |of| of.count) as u64;
+                products.bytes() * (self.layer_numbers(layer) - experts * expert)
+            }
+            NamedPart::Layer(layer) => products.bytes() * self.layer_numbers(layer),
+            NamedPart::Expert(layer, _) => {
+                if self.sparse[layer] {
+                    products.bytes() * expert
+                } else {
+                    0
+                }
+            }
+            NamedPart::Head => self.head_bytes(products),
+        }
+    }
+
+    /// Bytes of the largest of them.
+    pub(super) fn largest_part_bytes(&self, products: Products) -> u64 {
+        (0..=self.head_part()).map(|part| self.part_bytes(products, part)).max().unwrap_or(0)
     }
 
     /// Bytes of the output projection. The embedding has as many as that in f32.
@@ -95,14 +148,13 @@ impl Config {
     }
 
     fn step_bytes(&self, step: &Step, of_layer: u64, of_embedding: u64) -> u64 {
-        let (c, f) = (self.hidden, self.intermediate);
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let c = self.hidden;
         let of_operator = |operator: &Operator| (size_of::<f32>() * operator.numbers()) as u64;
         match step {
             Step::Embed => of_embedding * (self.vocab * c) as u64,
             Step::Head => of_layer * (self.vocab * c) as u64,
-            Step::Attention(_) => of_layer * (c * (2 * q + 2 * kv)) as u64,
-            Step::Mlp(_) => of_layer * (3 * c * f) as u64,
+            Step::Attention(_) => of_layer * self.attention_numbers() as u64,
+            Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer) as u64,
             Step::Apply(operator) => of_operator(operator),
             Step::Edited(half, layer, operator) => {
                 let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
@@ -123,7 +175,8 @@ impl Config {
     /// makes of it, and the blocks of rows that threads work on.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
-        let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * self.intermediate + 2 * self.hidden);
+        let width = self.intermediate.max(self.experts.map_or(0, |of| of.width));
+        let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * width + 2 * self.hidden);
         (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
     }
 }
