@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 use common::{checkout, flat, relative_error, tensors};
+use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 use ghostlab_core::error::Result;
 use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
 use ghostlab_core::model::architecture::ARCHITECTURES;
@@ -111,6 +112,48 @@ fn compare(folder: &Path) -> usize {
     engines.len()
 }
 
+/// What distillation trains through: the layers from the second on give the logits from the stream that enters them, and the
+/// loss its gradient, against differences along it.
+fn compare_distillation(folder: &Path) {
+    let name = folder.display();
+    let expected = tensors(&folder.join("forward.safetensors"));
+    let config = Config::read(folder).unwrap();
+    let tail = LayersAfter::load(&config, folder, 1, &Device::Cpu).unwrap();
+    for text in 0..2 {
+        let ours = tail.logits(&expected[&format!("layer_input.{text}.1")]).unwrap();
+        let error = relative_error(&flat(&ours), &flat(&expected[&format!("logits.{text}")]));
+        assert!(error <= TOLERANCE, "{name}: text {text} from its second layer on: {error:e}");
+    }
+    let c = config.hidden;
+    let stream: Vec<f32> = expected["layer_input.0.1"].flatten_all().unwrap().to_vec1().unwrap();
+    let teacher = top_tokens(&expected["logits.0"], Finetune::TOP_TOKENS).unwrap();
+    let matrix: Vec<f32> =
+        (0..c * c).map(|at| if at % (c + 1) == 0 { 1.1 } else { 0.01 * (at as f32 * 0.7).sin() }).collect();
+    let at = |matrix: Vec<f32>| {
+        Training::new(&tail, Checkpoint::start(matrix)).unwrap().loss_and_gradient(&stream, &teacher).unwrap()
+    };
+    let (loss, gradient) = at(matrix.clone());
+    let size = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    // Moves the loss by about a hundredth of it: far above f32's digits, and near enough to a line.
+    let step = (0.01 * loss / size / size) as f32;
+    let moved = |step: f32| at(matrix.iter().zip(&gradient).map(|(w, g)| w + step * g).collect()).0;
+    let difference = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
+    assert!((difference - size * size).abs() <= 2e-2 * size * size, "{name}: {difference} {}", size * size);
+}
+
+/// In half precision: near f32. A router's choice may turn there, so of experts only numbers are asked for.
+fn compare_float_types(folder: &Path) {
+    let expected = tensors(&folder.join("forward.safetensors"));
+    let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+    for engine in common::engines_of_all_types(folder) {
+        let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
+        let error = relative_error(&logits, &flat(&expected["logits.1"]));
+        // Some tens of roundings to 8 bits.
+        let most = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
+        assert!(error < most, "{} {}: {error:e}", engine.id(), folder.display());
+    }
+}
+
 /// No text is looked at.
 struct Ids;
 
@@ -143,6 +186,8 @@ fn every_architecture_and_rope_type_equals_transformers() {
     let (mut models, mut tokens) = (0, 0);
     for folder in folders(&out).iter().filter(|of| !of.ends_with("gemma2-bf16")) {
         assert!(compare(folder) >= 3);
+        compare_distillation(folder);
+        compare_float_types(folder);
         tokens += compare_greedy(folder);
         models += 1;
         seen.insert(Config::read(folder).unwrap().architecture.model_type);

@@ -180,3 +180,53 @@ impl Config {
         (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(value: &serde_json::Value) -> Config {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(value.to_string().as_bytes()).unwrap();
+        Config::read_file(file.path()).unwrap()
+    }
+
+    /// By hand, from the shape of Mixtral-8x7B: 46.7 billion weights, 12.9 billion of which a token is multiplied with
+    /// (its model card says 47 and 13).
+    #[test]
+    fn experts_are_all_in_memory_and_few_in_the_work() {
+        let mixtral = config(&json!({
+            "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000,
+        }));
+        let weights = mixtral.weight_bytes(Products::F32) / 4;
+        assert_eq!(weights, 46_702_526_464, "without norms");
+        let load = Load { tokens: 1, scored: 1, length: 1 };
+        let of = |step: &Step| mixtral.flops(step, &load) / 2.0;
+        let work = 32.0 * (of(&Step::Attention(0)) + of(&Step::Mlp(0))) + of(&Step::Head);
+        // Attention's products of queries and keys beside the weights, and the embedding that nothing is multiplied with.
+        assert!((work - 12_748e6).abs() < 20e6, "{work}");
+        // By need an expert is in memory by itself, not a layer of eight.
+        assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
+        assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
+    }
+
+    /// Qwen3-MoE with dense layers between: each layer has its own size.
+    #[test]
+    fn layers_of_unlike_sizes_are_counted_each() {
+        let mixed = config(&json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100, "num_experts": 6,
+            "moe_intermediate_size": 32, "decoder_sparse_step": 2,
+        }));
+        let (attention, dense, sparse) = (64 * (2 * 64 + 2 * 32), 3 * 64 * 96, 6 * (64 + 3 * 64 * 32));
+        assert_eq!(mixed.weight_bytes(Products::F32), 4 * (4 * attention + 2 * dense + 2 * sparse + 2 * 6400));
+        let parts: u64 = (0..mixed.head_part()).map(|part| mixed.part_bytes(Products::F32, part)).sum();
+        assert_eq!(parts, 4 * (4 * attention + 2 * dense + 2 * sparse));
+        assert_eq!(mixed.layer_bytes(Products::F32), 4 * (attention + sparse));
+    }
+}
