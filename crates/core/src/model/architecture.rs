@@ -144,7 +144,7 @@ const LLAMA: Architecture = Architecture {
     defaults: "{}",
 };
 
-/// What both Gemmas have.
+/// Gemma 2, which Gemma 3 differs from.
 const GEMMA2: Architecture = Architecture {
     class: "Gemma2ForCausalLM",
     model_type: "gemma2",
@@ -169,7 +169,7 @@ const GEMMA2: Architecture = Architecture {
 
 /// Every architecture that the decoder knows. A new one of the same build is one entry.
 pub static ARCHITECTURES: &[Architecture] = &[
-    LLAMA,
+    Architecture { class: "LlamaForCausalLM", model_type: "llama", ..LLAMA },
     Architecture {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
@@ -230,7 +230,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
             "no_rope_layer_interval": 4, "num_key_value_heads": 4}"#,
         ..LLAMA
     },
-    GEMMA2,
+    Architecture { class: "Gemma2ForCausalLM", model_type: "gemma2", ..GEMMA2 },
     Architecture {
         class: "Gemma3ForCausalLM",
         model_type: "gemma3_text",
