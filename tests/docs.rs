@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 mod common;
+#[path = "docs/models.rs"]
+mod models;
 #[path = "docs/recorded.rs"]
 mod recorded;
 

@@ -81,6 +81,33 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
     assert!(!card.contains("sliding window"), "{card}");
 }
 
+/// As the hub's Phi-3 has them: its own settings and template stay, and no file is named that did not come along.
+#[test]
+fn settings_of_generation_and_chat_are_kept_and_code_that_stays_behind_is_named_nowhere() {
+    let world = World::new();
+    let kept = [
+        ("generation_config.json", json!({"eos_token_id": [2, 7], "temperature": 0.5}).to_string()),
+        ("chat_template.jinja", "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned()),
+    ];
+    kept.iter().for_each(|(name, text)| world.write(&format!("backbone/{name}"), text));
+    let settings = json!({"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["tokenization_own.Own", null]},
+        "model_max_length": 64});
+    world.write("backbone/tokenizer_config.json", settings.to_string());
+    world.change_config("auto_map", json!({"AutoModelForCausalLM": "modeling_own.Own"}));
+    export(&world, "depth/2/none", "out", &["--set", "recovery=none"]);
+    for (name, text) in kept {
+        let read = |folder: &str| fs::read_to_string(world.path(folder).join(name)).unwrap();
+        if name.ends_with(".json") {
+            assert_eq!(json(&world.path("out").join(name)), serde_json::from_str::<Value>(&text).unwrap());
+        } else {
+            assert_eq!(read("out"), text);
+        }
+    }
+    let tokenizer = json(&world.path("out/tokenizer_config.json"));
+    assert_eq!(tokenizer, json!({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64}));
+    assert_eq!(json(&world.path("out/config.json")).get("auto_map"), None);
+}
+
 #[test]
 fn a_card_warns_of_the_converter_that_leaves_a_sliding_window_out() {
     let world = World::new();

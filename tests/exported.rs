@@ -10,7 +10,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,7 +19,8 @@ use common::world::tokenizer;
 use common::{flat, json, tensors};
 use ghostlab::exec::{RunSettings, stored_program};
 use ghostlab::grid::Grid;
-use ghostlab::model::{Batch, Decoder, Model, Program, Step};
+use ghostlab::model::architecture::ARCHITECTURES;
+use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, Sublayer};
 use ghostlab::plan::Plan;
 use ghostlab::stage;
 use ghostlab_store::Store;
@@ -144,6 +145,7 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
             let ours = logits(&decoder, &stored_program(store, backbone, variant).unwrap(), &ids);
             let theirs = flat(&of("logits"));
             assert_eq!(ours.len(), theirs.len(), "{cell}");
+            assert!(ours.iter().chain(&theirs).all(|logit| logit.is_finite()), "{cell}");
             let worst = |ours: &[f64]| ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(worst(&ours) <= TOLERANCE, "{cell}: {:e}", worst(&ours));
             let dense = logits(&decoder, &Program::dense(backbone.config.layers), &ids);
@@ -155,33 +157,39 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
     with_code
 }
 
-#[test]
-fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
-    let Some(python) = python() else { return };
-    // Backbones of random numbers with a tokenizer of words. In Qwen2's the layers from the third on have a window.
+/// A folder with backbones of random numbers, each with a tokenizer of words, a text, and a grid over them.
+fn random_world(backbones: &[(String, PathBuf)], grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
-    for backbone in ["mistral", "qwen2"] {
+    for (backbone, source) in backbones {
         let folder = world.path().join(backbone);
         std::fs::create_dir(&folder).unwrap();
         for file in ["config.json", "model.safetensors"] {
-            std::fs::copy(common::fixture(&format!("arch/{backbone}/{file}")), folder.join(file)).unwrap();
+            std::fs::copy(source.join(file), folder.join(file)).unwrap();
         }
         std::fs::write(folder.join("tokenizer.json"), tokenizer(300).to_string()).unwrap();
         std::fs::write(folder.join("tokenizer_config.json"), r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#)
             .unwrap();
     }
-    let words =
-        |count: usize, step: usize| (0..count).map(|i| format!("w{}", i * step * (i + 7) % 299)).collect::<Vec<_>>();
     std::fs::write(world.path().join("train.txt"), words(4000, 31).join(" ")).unwrap();
-    let text = "backbones: {mistral: {path: mistral}, qwen2: {path: qwen2}}\n\
-         corpora: {train: {path: train.txt, rule: wikitext2}}\nbackbone: [mistral, qwen2]\n\
-         criterion: [{name: explicit, layers: [1]}]\ndepth: 1\n\
-         recovery: [none, prune-and-comp, {name: replaceme-ls, alpha: 10}, ghosted, affine]\n\
-         calibration: {corpus: train, sequences: 16, length: 64}\n\
-         evaluate: {perplexity: {corpus: train, length: 64}}\n";
+    let named = backbones.iter().map(|(name, _)| format!("  {name}: {{path: {name}}}\n")).collect::<String>();
+    let list = backbones.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "backbones:\n{named}corpora: {{train: {{path: train.txt, rule: wikitext2}}}}\nbackbone: [{list}]\n{grid}\
+         evaluate: {{perplexity: {{corpus: train, length: 64}}}}\n"
+    );
     std::fs::write(world.path().join("grid.yaml"), text).unwrap();
-    ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
+    world
+}
+
+fn words(count: usize, step: usize) -> Vec<String> {
+    (0..count).map(|i| format!("w{}", i * step * (i + 7) % 299)).collect()
+}
+
+/// Exports all cells of a random world, and holds transformers' logits of each to ours; how many there are, and how many have
+/// code.
+fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
+    ghostlab(world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("data/store"), stage::WORDS).unwrap();
     let settings = RunSettings::default();
@@ -190,12 +198,75 @@ fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
         .unwrap()
         .map(|of| of.unwrap().path().display().to_string())
         .collect();
-    // Longer than the windows of 24 and 40 tokens; as ids, because transformers has a tokenizer of its own for Qwen2.
+    // Longer than any window and any original context; as ids, because transformers has tokenizers of its own for some.
     let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
     let (out, text) = (world.path().join("logits.safetensors"), ids.join(" "));
     let arguments = ["logits", out.to_str().unwrap(), &text].into_iter().chain(folders.iter().map(String::as_str));
-    script(&python, &arguments.collect::<Vec<_>>());
-    assert_eq!(compare(&world, &plan, &grid, &store, &out), 2 * 2, "two recoveries stand beside the weights");
+    script(python, &arguments.collect::<Vec<_>>());
+    (folders.len(), compare(world, &plan, &grid, &store, &out))
+}
+
+#[test]
+fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
+    let Some(python) = python() else { return };
+    // In Qwen2's the layers from the third on have a window.
+    let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));
+    let world = random_world(
+        &backbones,
+        "criterion: [{name: explicit, layers: [1]}]\ndepth: 1\n\
+         recovery: [none, prune-and-comp, {name: replaceme-ls, alpha: 10}, ghosted, affine]\n\
+         calibration: {corpus: train, sequences: 16, length: 64}\n",
+    );
+    assert_eq!(compare_random(&python, &world).1, 2 * 2, "two recoveries stand beside the weights");
+}
+
+/// Each of the registry, with what transformers derives from a layer's place: windows, layers without a rotary embedding or
+/// without experts. Cut before and behind such layers.
+#[test]
+fn every_architecture_takes_every_recovery_and_is_exported_as_it_is_computed() {
+    let Some(python) = python() else { return };
+    let models = TempDir::new().unwrap();
+    let names = [
+        "llama-biases",
+        "llama-yarn-all",
+        "qwen2",
+        "qwen3-biases",
+        "olmo2-biases",
+        "mistral-untied",
+        "phi3-longrope",
+        "smollm3-window",
+        "gemma2",
+        "gemma3_text",
+        "mixtral",
+        "qwen3_moe-mixed",
+    ];
+    let made = Command::new(&python)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/arch_models.py"))
+        .arg(models.path())
+        .args(names)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let backbones = names.map(|name| (name.replace('_', "-"), models.path().join(name)));
+    let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
+    let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|of| of.model_type).collect();
+    assert_eq!(configs.iter().map(|of| of.architecture.model_type).collect::<BTreeSet<_>>(), known);
+    // A ridge as in the test above; of the region at layer 2 the layer before has experts in Qwen3-MoE.
+    let world = random_world(
+        &backbones,
+        "criterion: {name: explicit, layers: [2]}\ndepth: 1\n\
+         recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
+         {name: replaceme-cos, epochs: 1}, linearpatch-diag, linearpatch-rotate, ghosted, affine, \
+         {name: rank, rank: 8}, sequential]\n\
+         calibration: {corpus: train, sequences: 16, length: 64}\n\
+         include:\n  - {criterion: {name: explicit, layers: [0]}, depth: 1, recovery: [none]}\n\
+         \x20 - {criterion: {name: explicit, layers: [1]}, depth: 1, recovery: [none, {name: replaceme-ls, alpha: 10}]}\n",
+    );
+    let (cells, with_code) = compare_random(&python, &world);
+    assert_eq!(cells, 14 * names.len());
+    // Operators of the stream are seven of the eleven; where an MLP ends in a norm the maps of ReplaceMe are steps as well.
+    let behind_norms = configs.iter().filter(|of| of.ends_in_norm(Sublayer::Mlp)).count();
+    assert_eq!(with_code, 7 * names.len() + 3 * behind_norms);
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -
     }
     let own = object(&source.join("config.json"))?;
     let generation = generation(source, &own)?;
-    let trimmed = trimmed(own, config.architecture, layout, form.dtype);
+    let trimmed = trimmed(own, config, layout, form.dtype);
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
     for name in BESIDES.iter().filter(|name| source.join(name).is_file()) {
@@ -176,12 +176,14 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
     Ok([("_from_model_config".to_owned(), true.into())].into_iter().chain(ids.iter().filter_map(known)).collect())
 }
 
-/// The tokenizer's settings. A model type of our own tells transformers nothing of the tokenizer's class.
+/// The tokenizer's settings. A model type of our own tells transformers nothing of the tokenizer's class; code that a
+/// tokenizer's settings name does not come with the folder, and nobody is asked to run it: `tokenizer.json` says all.
 fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
-    let (name, class) = ("tokenizer_config.json", "tokenizer_class");
+    let (name, class, code) = ("tokenizer_config.json", "tokenizer_class", "auto_map");
     let file = source.join(name);
     let mut settings = if file.is_file() { object(&file)? } else { Map::new() };
-    if own_type && !settings.contains_key(class) {
+    let named = settings.remove(code).is_some();
+    if named || (own_type && !settings.contains_key(class)) {
         settings.insert(class.into(), "PreTrainedTokenizerFast".into());
     } else if file.is_file() {
         return put(draft, name, &regular::read(&file)?);

@@ -4,23 +4,26 @@ use serde_json::{Map, Value, json};
 
 use super::layout::Layout;
 use super::modeling::{MODELING, class, model_type};
-use crate::model::FloatType;
-use crate::model::architecture::Architecture;
+use crate::model::architecture::{RopeEntries, SlidingWindow};
 use crate::model::attached::ENTRY;
-use crate::model::window::first_window;
+use crate::model::experts::{DENSE_LAYERS, STEP};
+use crate::model::window::{first_window, layer_types};
+use crate::model::{Config, FloatType};
 
 /// A backbone's config as that of a variant: layers counted anew, and what speaks of each layer without those that went.
 /// Where operators stand beside the weights it names the file that applies them, under a model type of its own: a loader
 /// that does not run that file refuses the model, and never computes another one.
 pub fn trimmed(
     mut config: Map<String, Value>,
-    architecture: &Architecture,
+    whole: &Config,
     layout: &Layout,
     dtype: Option<FloatType>,
 ) -> Map<String, Value> {
-    count_layers(&mut config, architecture, &layout.kept);
-    // With `true` beside a head of its own transformers 5 uses both tables, and others the embedding twice.
-    if layout.has_head() && config.get("tie_word_embeddings").is_some_and(|tied| *tied == true) {
+    let architecture = whole.architecture;
+    count_layers(&mut config, whole, &layout.kept);
+    // With `true` beside a head of its own transformers 5 uses both tables, and others the embedding twice. Some classes take
+    // it for true where it is left out.
+    if layout.has_head() && config.get("tie_word_embeddings").map_or(architecture.is_tied(), |tied| *tied == true) {
         config.insert("tie_word_embeddings".into(), false.into());
     }
     for key in ["_name_or_path", "auto_map"] {
@@ -55,7 +58,8 @@ pub fn trimmed(
 }
 
 /// What speaks of layers, for those that stay.
-fn count_layers(config: &mut Map<String, Value>, architecture: &Architecture, kept: &[usize]) {
+fn count_layers(config: &mut Map<String, Value>, whole: &Config, kept: &[usize]) {
+    let architecture = whole.architecture;
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
     for value in config.values_mut() {
         // `layer_types` above all; whatever else has a word for each layer.
@@ -72,6 +76,23 @@ fn count_layers(config: &mut Map<String, Value>, architecture: &Architecture, ke
     if let Some(first) = first_window(config, architecture) {
         let before = kept.iter().filter(|&&layer| (layer as u64) < first).count();
         config.insert("max_window_layers".into(), before.into());
+    }
+    // What transformers would derive from a layer's place is said of each: its place is another one now.
+    if matches!(architecture.window, SlidingWindow::Patterned { .. } | SlidingWindow::Unrotated) {
+        config.insert("layer_types".into(), layer_types(kept.iter().map(|&layer| whole.windows[layer])));
+        // Other readers go by it whatever the list says.
+        for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
+            config.remove(key);
+        }
+    }
+    if architecture.rope == RopeEntries::SomeLayers {
+        let rotated: Vec<u8> = kept.iter().map(|&layer| whole.rotated[layer].into()).collect();
+        config.insert("no_rope_layers".into(), rotated.into());
+    }
+    if [DENSE_LAYERS, STEP].iter().any(|key| config.contains_key(*key)) {
+        let dense: Vec<usize> = (0..kept.len()).filter(|&layer| !whole.sparse[kept[layer]]).collect();
+        config.insert(STEP.into(), 1.into());
+        config.insert(DENSE_LAYERS.into(), dense.into());
     }
 }
 
@@ -93,7 +114,7 @@ mod tests {
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let mut own: Map<String, Value> = serde_json::from_slice(&text).unwrap();
         own.extend(more.as_object().unwrap().clone());
-        trimmed(own, config.architecture, &layout, Some(FloatType::Bf16))
+        trimmed(own, &config, &layout, Some(FloatType::Bf16))
     }
 
     #[test]
@@ -132,7 +153,7 @@ mod tests {
         assert_eq!(whole.windows.iter().filter(|window| window.is_some()).count(), 6);
         let kept: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
         let cut = |mut config: Map<String, Value>| {
-            count_layers(&mut config, whole.architecture, &kept);
+            count_layers(&mut config, &whole, &kept);
             read(&config).windows
         };
         let expected: Vec<Option<usize>> = kept.iter().map(|&layer| whole.windows[layer]).collect();
@@ -142,6 +163,43 @@ mod tests {
         own.insert("layer_types".into(), json!(kinds));
         let expected: Vec<Option<usize>> = kept.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
         assert_eq!(cut(own), expected);
+    }
+
+    /// Expected: the rules by which transformers reads such configs, of each layer that stays.
+    #[test]
+    fn what_is_derived_from_a_layers_place_is_said_of_those_that_stay() {
+        let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
+            "head_dim": 8, "vocab_size": 64, "sliding_window": 8, "num_experts": 4, "rms_norm_eps": 1e-6});
+        let folder = tempfile::tempdir().unwrap();
+        let read = |config: &Map<String, Value>| {
+            let file = folder.path().join("config.json");
+            std::fs::write(&file, serde_json::to_vec(config).unwrap()).unwrap();
+            Config::read_file(&file).unwrap()
+        };
+        for (model_type, class, more) in [
+            ("gemma2", "Gemma2ForCausalLM", json!({})),
+            ("gemma3_text", "Gemma3ForCausalLM", json!({"sliding_window_pattern": 3})),
+            ("smollm3", "SmolLM3ForCausalLM", json!({"use_sliding_window": true, "no_rope_layer_interval": 2})),
+            ("qwen3_moe", "Qwen3MoeForCausalLM", json!({"decoder_sparse_step": 2, "mlp_only_layers": [3]})),
+        ] {
+            let mut own: Map<String, Value> = base.as_object().unwrap().clone();
+            own.extend(more.as_object().unwrap().clone());
+            own.insert("model_type".into(), model_type.into());
+            own.insert("architectures".into(), json!([class]));
+            let whole = read(&own);
+            for kept in [vec![0, 2, 3, 4, 5], vec![1, 5], vec![0, 1, 2, 5]] {
+                let mut config = own.clone();
+                count_layers(&mut config, &whole, &kept);
+                let cut = read(&config);
+                let of = |layers: &[usize], config: &Config| -> Vec<(Option<usize>, bool, bool)> {
+                    let layer = |&layer: &usize| (config.windows[layer], config.rotated[layer], config.sparse[layer]);
+                    layers.iter().map(layer).collect()
+                };
+                let all: Vec<usize> = (0..kept.len()).collect();
+                assert_eq!(of(&all, &cut), of(&kept, &whole), "{model_type} {kept:?}: {config:?}");
+                assert!(!config.contains_key("sliding_window_pattern"));
+            }
+        }
     }
 
     #[test]

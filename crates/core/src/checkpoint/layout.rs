@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::model::attached::{bias_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
-use crate::model::tensors::{checked, parts};
+use crate::model::tensors::{checked, stored};
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Deployed, FloatType, Operator, Step, Sublayer};
 
@@ -40,7 +40,7 @@ pub(super) struct Tensor {
 pub(super) enum Content {
     /// A stored tensor as it is.
     Stored(String),
-    /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`.
+    /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`; or what is added to it, `[C]`: `b·W`.
     Folded(String, Arc<Operator>),
     /// An operator's matrix: its diagonal `[C]`, or `Wᵀ [C, C]` as linear layers are stored.
     Operator(Arc<Operator>),
@@ -81,18 +81,16 @@ impl Layout {
         add(EMBEDDING.to_owned(), vec![vocab, c], Content::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
             let of_layer = || attached.iter().filter(|of| of.layer == index);
-            for (part, shape) in parts(config) {
-                let stored = name(layer, part);
-                let half = [("self_attn.o_proj", Sublayer::Attention), ("mlp.down_proj", Sublayer::Mlp)];
-                let half = half.into_iter().find(|(last, _)| *last == part).map(|(_, half)| half);
-                let content = match half.and_then(|half| deployed.folds.get(&(layer, half))) {
-                    Some(operator) => Content::Folded(stored, Arc::clone(operator)),
-                    None => Content::Stored(stored),
+            for part in stored(config, layer) {
+                let own = name(layer, &part.name);
+                let content = match part.ends.and_then(|half| deployed.folds.get(&(layer, half))) {
+                    Some(operator) => Content::Folded(own, Arc::clone(operator)),
+                    None => Content::Stored(own),
                 };
                 // A norm with a map behind it is a part of both together.
-                let mapped = of_layer().any(|of| of.place == BranchPlace::Norm(part));
-                let new = if mapped { norm_name(index, part) } else { name(index, part) };
-                add(new, shape, content);
+                let mapped = of_layer().any(|of| matches!(of.place, BranchPlace::Norm(norm) if norm == part.name));
+                let new = if mapped { norm_name(index, &part.name) } else { name(index, &part.name) };
+                add(new, part.shape, content);
             }
             for Attached { place, operator, .. } in of_layer() {
                 let shape = if operator.is_diagonal() { vec![c] } else { vec![c, c] };

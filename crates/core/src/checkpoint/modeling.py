@@ -6,8 +6,19 @@ counts the layers that stayed, `at` is `before` or `after` the layer, or the nor
 
 import torch
 from torch import nn
-from transformers import BACKBONEConfig, BACKBONEForCausalLM, BACKBONEModel
-from transformers.models.MODEL_TYPE.modeling_MODEL_TYPE import BACKBONEDecoderLayer
+from transformers import INNERConfig, BACKBONEForCausalLM, INNERModel
+from transformers.models.FOLDER.modeling_FOLDER import BACKBONEDecoderLayer
+
+try:
+    from transformers import conversion_mapping
+except ImportError:
+    # Before 5 models hold their weights as files have them.
+    pass
+else:
+    # How weights of files become those in memory goes by the model type: experts are stacked.
+    own = conversion_mapping.get_checkpoint_conversion_mapping("MODEL_TYPE")
+    if own:
+        conversion_mapping.register_checkpoint_conversion_mapping("ghostlab_MODEL_TYPE", own, overwrite=True)
 
 # Stored and applied in float32, whatever the model's own type is.
 WIDE = ["boundary", "boundary_after", "branch_map"]
@@ -58,13 +69,13 @@ class MappedNorm(nn.Module):
         return self.branch_map(self.norm(x))
 
 
-class GhostedBACKBONEConfig(BACKBONEConfig):
+class GhostedBACKBONEConfig(INNERConfig):
     model_type = "ghostlab_MODEL_TYPE"
 
 
-class GhostedBACKBONEModel(BACKBONEModel):
+class GhostedBACKBONEModel(INNERModel):
     config_class = GhostedBACKBONEConfig
-    _no_split_modules = [*BACKBONEModel._no_split_modules, "BoundaryLayer"]
+    _no_split_modules = [*INNERModel._no_split_modules, "BoundaryLayer"]
     _keep_in_fp32_modules_strict = WIDE
 
     def __init__(self, config):

@@ -9,7 +9,14 @@ const TEMPLATE: &str = include_str!("modeling.py");
 
 /// The file for an architecture.
 pub fn modeling(architecture: &Architecture) -> String {
-    TEMPLATE.replace("BACKBONE", prefix(architecture)).replace("MODEL_TYPE", architecture.model_type)
+    let (inner, folder) = architecture.python;
+    let names = [
+        ("BACKBONE", prefix(architecture)),
+        ("INNER", inner),
+        ("FOLDER", folder),
+        ("MODEL_TYPE", architecture.model_type),
+    ];
+    names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, of)| text.replace(name, of))
 }
 
 /// The file's class in the place of one of transformers'.
@@ -36,7 +43,8 @@ mod tests {
     fn each_architecture_has_its_own_classes() {
         for architecture in ARCHITECTURES {
             let text = modeling(architecture);
-            assert!(!text.contains("BACKBONE") && !text.contains("MODEL_TYPE"), "{}", architecture.class);
+            let left = ["BACKBONE", "INNER", "FOLDER", "MODEL_TYPE"].iter().find(|name| text.contains(**name));
+            assert_eq!(left, None, "{}", architecture.class);
             for suffix in ["Config", "Model", "ForCausalLM"] {
                 assert!(text.contains(&format!("class {}(", class(architecture, suffix))), "{suffix}");
             }

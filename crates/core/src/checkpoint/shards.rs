@@ -121,6 +121,9 @@ fn each_block(tensor: &Tensor, weights: &Weights, each: &mut dyn FnMut(&[f32]) -
     let mut in_blocks = |values: &[f32]| values.chunks(BLOCK).try_for_each(&mut *each);
     match &tensor.content {
         Content::Stored(name) => weights.blocks(name, &tensor.shape, BLOCK, each),
+        Content::Folded(name, operator) if tensor.shape.len() == 1 => {
+            in_blocks(&operator.apply(&weights.take(name, &tensor.shape)?)?)
+        }
         Content::Folded(name, operator) => {
             let [c, inner] = [tensor.shape[0], tensor.shape[1]];
             let columns = operator.apply(&weights.transposed(&[(name, c)], inner)?)?; // [inner, C]

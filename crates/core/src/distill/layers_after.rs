@@ -6,10 +6,9 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::error::{Error, Result};
-use crate::model::architecture::QueryKeyNorm;
-use crate::model::candle::ops;
-use crate::model::{Config, FrozenWeights, LayerTensors};
+use crate::error::Result;
+use crate::model::candle::{End, ops};
+use crate::model::{Config, FrozenWeights, LayerTensors, Sublayer};
 
 /// The layers from one on, the final norm and the output projection, frozen, in plain operations.
 pub struct LayersAfter {
@@ -51,6 +50,7 @@ impl LayersAfter {
     pub fn logits(&self, stream: &Tensor) -> Result<Tensor> {
         let positions = stream.dim(0)?;
         let tables = self.weights.rotary(positions)?;
+        let scores = ops::Scores::of(&self.config);
         let mut masks = BTreeMap::new();
         let mut x = stream.clone();
         for layer in &self.layers {
@@ -58,8 +58,14 @@ impl LayersAfter {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(free) => free.insert(causal(positions, layer.window, self.device())?),
             };
-            x = (&x + self.attention(layer, &x, &tables, mask)?)?;
-            x = (&x + self.mlp(layer, &x)?)?;
+            let turned = tables.get(&self.weights.rotary_of(layer.index)).and_then(Option::as_ref);
+            let attend = |queries: &Tensor, keys: &Tensor, values: &Tensor| -> Result<Tensor> {
+                let [queries, keys, values] = [queries, keys, values].map(|x| x.unsqueeze(0));
+                Ok(ops::attention(&queries?, &keys?, &values?, mask, scores)?.squeeze(0)?)
+            };
+            for half in [Sublayer::Attention, Sublayer::Mlp] {
+                x = (&x + layer.branch(&self.config, half, &x, End::Branch, turned, attend)?)?;
+            }
         }
         self.project(&x)
     }
@@ -69,7 +75,8 @@ impl LayersAfter {
     /// # Shapes
     /// `stream [positions, C]`, what leaves the last layer; result `[positions, vocab]`.
     pub fn project(&self, stream: &Tensor) -> Result<Tensor> {
-        ops::linear(&ops::rms_norm(stream, &self.final_norm, self.eps())?, &self.head)
+        let logits = ops::linear(&ops::rms_norm(stream, &self.final_norm, self.eps())?, &self.head)?;
+        ops::capped(logits, self.config.logit_cap)
     }
 
     /// As [`Self::project`], of rows in this machine's memory.
@@ -80,44 +87,6 @@ impl LayersAfter {
 
     fn eps(&self) -> f64 {
         f64::from(self.config.norm_eps)
-    }
-
-    fn normed(&self, x: &Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
-        weight.map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, self.eps()))
-    }
-
-    /// The branch of attention.
-    fn attention(
-        &self,
-        layer: &LayerTensors,
-        x: &Tensor,
-        (cos, sin): &(Tensor, Tensor),
-        mask: &Tensor,
-    ) -> Result<Tensor> {
-        let (positions, head_dim) = (x.dim(0)?, self.config.head_dim);
-        let h = self.normed(x, layer.norms[0].as_ref())?;
-        let whole = self.config.architecture.query_key_norm == QueryKeyNorm::WholeProjection;
-        let heads = |weight: &Tensor, bias: Option<&Tensor>, norm: Option<&Tensor>| -> Result<Tensor> {
-            let x = ops::biased(&ops::linear(&h, weight)?, bias)?;
-            let x = if whole { self.normed(&x, norm)? } else { x };
-            let x = x.reshape((positions, x.dim(1)? / head_dim, head_dim))?;
-            let x = if whole { x } else { self.normed(&x, norm)? };
-            Ok(x)
-        };
-        let [query, key, value] = layer.biases.each_ref().map(Option::as_ref);
-        let queries = heads(&layer.query, query, layer.query_norm.as_ref())?;
-        let keys = heads(&layer.key, key, layer.key_norm.as_ref())?;
-        let [queries, keys] = [queries, keys].map(|x| ops::rotate(&x, cos, sin)?.unsqueeze(0).map_err(Error::from));
-        let (queries, keys, values) = (queries?, keys?, heads(&layer.value, value, None)?.unsqueeze(0)?);
-        let context = ops::attention(&queries, &keys, &values, mask)?.squeeze(0)?;
-        self.normed(&ops::linear(&context, &layer.output)?, layer.norms[1].as_ref())
-    }
-
-    /// The branch of the MLP.
-    fn mlp(&self, layer: &LayerTensors, x: &Tensor) -> Result<Tensor> {
-        let h = self.normed(x, layer.norms[2].as_ref())?;
-        let out = ops::mlp(&h, &layer.gate, &layer.up, &layer.down)?;
-        self.normed(&out, layer.norms[3].as_ref())
     }
 }
 

@@ -153,15 +153,53 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Rotary embedding of one head in the half-split layout of Hugging Face: pairs are `(x_i, x_{i + D/2})`; scaled by `scale`.
+/// `gate ← gelu(gate) · up` in its tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`, `y = √(2/π)·(g + 0.044715·g³)`.
+#[inline(always)]
+pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
+    // 2·√(2/π)
+    const TWICE: f32 = 1.595_769_1;
+    for (g, &u) in gate.iter_mut().zip(up) {
+        let y = TWICE * (*g + 0.044_715 * *g * *g * *g);
+        *g = *g / (1.0 + exp(-y)) * u;
+    }
+}
+
+/// `tanh x` to a few units in the last place (Cephes `tanhf`); without a branch. NaN stays NaN.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let size = x.abs();
+    let far = 1.0 - 2.0 / (exp(2.0 * size) + 1.0);
+    let z = x * x;
+    let mut p = -5.704_988_7e-3;
+    p = p * z + 2.063_908_9e-2;
+    p = p * z - 5.373_971_5e-2;
+    p = p * z + 1.333_144_2e-1;
+    p = p * z - 3.333_328_2e-1;
+    let near = p * z * x + x;
+    if size < 0.625 { near } else { far.copysign(x) }
+}
+
+/// `x ← cap·tanh(x / cap)`
+#[inline(always)]
+pub fn soft_cap(xs: &mut [f32], cap: f32) {
+    for x in xs {
+        *x = cap * tanh(*x / cap);
+    }
+}
+
+/// Rotary embedding of the first `R` channels of a head, in the half-split layout of Hugging Face: pairs are
+/// `(x_i, x_{i + R/2})`; all channels are scaled by `scale`.
 ///
 /// # Shapes
-/// `x [D]`, `cos [D/2]`, `sin [D/2]`, `out [D]`.
+/// `x [D]`, `cos [R/2]`, `sin [R/2]`, `out [D]`.
 #[inline(always)]
 pub fn rotate(x: &[f32], cos: &[f32], sin: &[f32], scale: f32, out: &mut [f32]) {
     let half = cos.len();
-    let (low, high) = x.split_at(half);
-    let (out_low, out_high) = out.split_at_mut(half);
+    for (out, x) in out[2 * half..].iter_mut().zip(&x[2 * half..]) {
+        *out = x * scale;
+    }
+    let (low, high) = x[..2 * half].split_at(half);
+    let (out_low, out_high) = out[..2 * half].split_at_mut(half);
     for i in 0..half {
         out_low[i] = (low[i] * cos[i] - high[i] * sin[i]) * scale;
         out_high[i] = (high[i] * cos[i] + low[i] * sin[i]) * scale;
@@ -204,6 +242,16 @@ mod tests {
         assert!(exp(-1e30) < 1.3e-38 && exp(f32::NEG_INFINITY) < 1.3e-38);
         assert!(exp(100.0) > 2e38);
         assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn tanh_is_accurate_near_zero_and_far_from_it() {
+        for i in -200_000..=200_000 {
+            let x = i as f32 * 1e-4;
+            let (ours, exact) = (f64::from(tanh(x)), f64::from(x).tanh());
+            assert!((ours - exact).abs() <= 3e-7 * exact.abs(), "{x}: {ours} {exact}");
+        }
+        assert!(tanh(f32::NAN).is_nan() && tanh(f32::INFINITY) == 1.0 && tanh(f32::NEG_INFINITY) == -1.0);
     }
 
     #[test]

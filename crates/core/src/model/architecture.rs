@@ -8,20 +8,86 @@ use crate::error::{Error, Result};
 /// What the class and the model type of a folder with operators beside its weights begin with ([`Attachment`](super::Attachment)); behind it stand the architecture's own.
 pub(crate) const CLASS: &str = "Ghosted";
 pub(crate) const MODEL_TYPE: &str = "ghostlab_";
-/// Where a decoder layer has its norms, how queries and keys are normed, and what its attention adds and leaves out: all
-/// that tells the architectures apart.
+/// Where a decoder layer has its norms, how queries and keys are normed, what its projections add, how far its attention
+/// sees, and what its MLP is: all that tells the architectures apart. [`LLAMA`] is what the others differ from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Architecture {
     /// The `architectures` entry of the config.
     pub class: &'static str,
     /// Its name in every config.
     pub model_type: &'static str,
+    /// What transformers' classes beside that of the whole model begin with, and the folder that they stand in.
+    pub python: (&'static str, &'static str),
     /// Names of a layer's norm weights: before and after attention, before and after the MLP.
     pub norms: [Option<&'static str>; 4],
+    /// Whether norms multiply by one more than their weights (Gemma).
+    pub norms_add_one: bool,
     pub query_key_norm: QueryKeyNorm,
-    /// Whether queries, keys and values have a bias each.
-    pub projection_bias: bool,
+    pub attention_bias: AttentionBias,
+    /// Whether `mlp_bias` gives the MLP's projections a bias each.
+    pub mlp_bias: bool,
     pub window: SlidingWindow,
+    pub rope: RopeEntries,
+    /// The entry that names the MLP's activation, and transformers' name of it.
+    pub activation: (&'static str, Activation),
+    /// Whether weight files hold queries, keys and values as one matrix, and gate and up as another (Phi-3).
+    pub fused: bool,
+    pub experts: Option<ExpertNames>,
+    /// Whether embeddings are multiplied by √C, rounded to the type that they are stored in (Gemma).
+    pub scaled_embedding: bool,
+    /// The entry whose inverse root attention's scores are scaled by; `head_dim` where there is none.
+    pub scale: Option<&'static str>,
+    /// The entries that bound scores and logits by `cap·tanh(x/cap)`.
+    pub caps: [Option<&'static str>; 2],
+    /// Entries that a config may leave out, a JSON object: what transformers' class takes then.
+    pub defaults: &'static str,
+}
+
+/// Which of attention's projections have a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionBias {
+    /// None; a config that asks for one is refused.
+    Never,
+    /// Queries, keys and values (Qwen2).
+    Inputs,
+    /// Those and the output, where `attention_bias` says so (Llama).
+    Asked,
+}
+
+/// What a config says of the rotary embedding, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeEntries {
+    /// One for all layers, over whole heads.
+    One,
+    /// The same but for the layers that `no_rope_layers` has a 0 for: those have none (SmolLM3).
+    SomeLayers,
+    /// Over the part of a head that `partial_rotary_factor` says, plain or `longrope` (Phi-3).
+    Partial,
+    /// One for layers with a window, another for those without (Gemma 3).
+    ByWindow,
+}
+
+/// What stands between an MLP's projections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// By its tanh form.
+    Gelu,
+}
+
+/// What the parts of an MLP of experts are called in weight files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertNames {
+    pub router: &'static str,
+    /// What stands before an expert's number.
+    pub experts: &'static str,
+    /// Gate, up and down of an expert.
+    pub matrices: [&'static str; 3],
+    /// Entries of the config: how many there are, and the width of each.
+    pub count: &'static [&'static str],
+    pub width: &'static str,
+    /// The entry that says whether the weights of the chosen ones are made to sum to 1; where there is none they are.
+    pub normalised: Option<&'static str>,
 }
 
 /// Attention to the last tokens only: which layers have it, as transformers reads a config.
@@ -34,6 +100,17 @@ pub enum SlidingWindow {
     /// Off unless `use_sliding_window` says otherwise; then the layers from `max_window_layers` on, or those that
     /// `layer_types` names (Qwen2, Qwen3). Configs have its width all the same.
     Switched,
+    /// Off unless `use_sliding_window` says otherwise; then every layer (Qwen3-MoE).
+    SwitchedWhole,
+    /// The layers that `layer_types` names; where the config has none, all but every n-th (Gemma).
+    Patterned {
+        every: usize,
+        /// The entry that may give another n.
+        key: Option<&'static str>,
+    },
+    /// Off unless `use_sliding_window` says otherwise; then those that `layer_types` names, or else the layers without a
+    /// rotary embedding (SmolLM3).
+    Unrotated,
 }
 
 /// A root-mean-square norm on queries and keys, before the rotary embedding.
@@ -46,47 +123,167 @@ pub enum QueryKeyNorm {
     WholeProjection,
 }
 
+/// Llama, which the others differ from in what their entries say.
+const LLAMA: Architecture = Architecture {
+    class: "LlamaForCausalLM",
+    model_type: "llama",
+    python: ("Llama", "llama"),
+    norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
+    norms_add_one: false,
+    query_key_norm: QueryKeyNorm::None,
+    attention_bias: AttentionBias::Asked,
+    mlp_bias: true,
+    window: SlidingWindow::Never,
+    rope: RopeEntries::One,
+    activation: ("hidden_act", Activation::Silu),
+    fused: false,
+    experts: None,
+    scaled_embedding: false,
+    scale: None,
+    caps: [None; 2],
+    defaults: "{}",
+};
+
+/// Gemma 2, which Gemma 3 differs from.
+const GEMMA2: Architecture = Architecture {
+    class: "Gemma2ForCausalLM",
+    model_type: "gemma2",
+    python: ("Gemma2", "gemma2"),
+    norms: [
+        Some("input_layernorm"),
+        Some("post_attention_layernorm"),
+        Some("pre_feedforward_layernorm"),
+        Some("post_feedforward_layernorm"),
+    ],
+    norms_add_one: true,
+    mlp_bias: false,
+    window: SlidingWindow::Patterned { every: 2, key: None },
+    activation: ("hidden_activation", Activation::Gelu),
+    scaled_embedding: true,
+    scale: Some("query_pre_attn_scalar"),
+    caps: [Some("attn_logit_softcapping"), Some("final_logit_softcapping")],
+    defaults: r#"{"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
+        "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "rope_theta": 10000.0}"#,
+    ..LLAMA
+};
+
 /// Every architecture that the decoder knows. A new one of the same build is one entry.
 pub static ARCHITECTURES: &[Architecture] = &[
-    Architecture {
-        class: "LlamaForCausalLM",
-        model_type: "llama",
-        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
-        query_key_norm: QueryKeyNorm::None,
-        projection_bias: false,
-        window: SlidingWindow::Never,
-    },
+    Architecture { class: "LlamaForCausalLM", model_type: "llama", ..LLAMA },
     Architecture {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
-        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
+        python: ("Qwen3", "qwen3"),
         query_key_norm: QueryKeyNorm::PerHead,
-        projection_bias: false,
+        mlp_bias: false,
         window: SlidingWindow::Switched,
+        ..LLAMA
     },
     Architecture {
         class: "Olmo2ForCausalLM",
         model_type: "olmo2",
+        python: ("Olmo2", "olmo2"),
         norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
         query_key_norm: QueryKeyNorm::WholeProjection,
-        projection_bias: false,
-        window: SlidingWindow::Never,
+        mlp_bias: false,
+        ..LLAMA
     },
     Architecture {
         class: "MistralForCausalLM",
         model_type: "mistral",
-        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
-        query_key_norm: QueryKeyNorm::None,
-        projection_bias: false,
+        python: ("Mistral", "mistral"),
+        attention_bias: AttentionBias::Never,
+        mlp_bias: false,
         window: SlidingWindow::Always,
+        ..LLAMA
     },
     Architecture {
         class: "Qwen2ForCausalLM",
         model_type: "qwen2",
-        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
-        query_key_norm: QueryKeyNorm::None,
-        projection_bias: true,
+        python: ("Qwen2", "qwen2"),
+        attention_bias: AttentionBias::Inputs,
+        mlp_bias: false,
         window: SlidingWindow::Switched,
+        ..LLAMA
+    },
+    // Phi-4 and Phi-4-mini are of this class too.
+    Architecture {
+        class: "Phi3ForCausalLM",
+        model_type: "phi3",
+        python: ("Phi3", "phi3"),
+        attention_bias: AttentionBias::Never,
+        mlp_bias: false,
+        window: SlidingWindow::Always,
+        rope: RopeEntries::Partial,
+        fused: true,
+        defaults: r#"{"sliding_window": null, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096, "tie_word_embeddings": false, "rope_theta": 10000.0}"#,
+        ..LLAMA
+    },
+    Architecture {
+        class: "SmolLM3ForCausalLM",
+        model_type: "smollm3",
+        python: ("SmolLM3", "smollm3"),
+        window: SlidingWindow::Unrotated,
+        rope: RopeEntries::SomeLayers,
+        defaults: r#"{"rms_norm_eps": 1e-6, "tie_word_embeddings": true, "rope_theta": 2000000.0, "sliding_window": null,
+            "no_rope_layer_interval": 4, "num_key_value_heads": 4}"#,
+        ..LLAMA
+    },
+    Architecture { class: "Gemma2ForCausalLM", model_type: "gemma2", ..GEMMA2 },
+    Architecture {
+        class: "Gemma3ForCausalLM",
+        model_type: "gemma3_text",
+        python: ("Gemma3Text", "gemma3"),
+        query_key_norm: QueryKeyNorm::PerHead,
+        window: SlidingWindow::Patterned { every: 6, key: Some("sliding_window_pattern") },
+        rope: RopeEntries::ByWindow,
+        // `attn_logit_softcapping` is in its configs, and nothing reads it.
+        caps: [None, Some("final_logit_softcapping")],
+        defaults: r#"{"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
+            "sliding_window": 4096, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208,
+            "max_position_embeddings": 131072}"#,
+        ..GEMMA2
+    },
+    Architecture {
+        class: "MixtralForCausalLM",
+        model_type: "mixtral",
+        python: ("Mixtral", "mixtral"),
+        attention_bias: AttentionBias::Never,
+        mlp_bias: false,
+        window: SlidingWindow::Always,
+        experts: Some(ExpertNames {
+            router: "block_sparse_moe.gate",
+            experts: "block_sparse_moe.experts",
+            matrices: ["w1", "w3", "w2"],
+            count: &["num_local_experts"],
+            width: "intermediate_size",
+            normalised: None,
+        }),
+        defaults: r#"{"sliding_window": null, "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 1000000.0,
+            "num_experts_per_tok": 2, "num_local_experts": 8, "num_key_value_heads": 8}"#,
+        ..LLAMA
+    },
+    Architecture {
+        class: "Qwen3MoeForCausalLM",
+        model_type: "qwen3_moe",
+        python: ("Qwen3Moe", "qwen3_moe"),
+        query_key_norm: QueryKeyNorm::PerHead,
+        mlp_bias: false,
+        window: SlidingWindow::SwitchedWhole,
+        experts: Some(ExpertNames {
+            router: "mlp.gate",
+            experts: "mlp.experts",
+            matrices: ["gate_proj", "up_proj", "down_proj"],
+            // transformers 5 writes the first.
+            count: &["num_local_experts", "num_experts"],
+            width: "moe_intermediate_size",
+            normalised: Some("norm_topk_prob"),
+        }),
+        defaults: r#"{"rms_norm_eps": 1e-6, "tie_word_embeddings": false, "rope_theta": 10000.0, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768, "norm_topk_prob": false, "decoder_sparse_step": 1, "num_key_value_heads": 4,
+            "sliding_window": 4096, "max_position_embeddings": 32768}"#,
+        ..LLAMA
     },
 ];
 
@@ -128,6 +325,11 @@ impl Architecture {
             }
             _ => Ok((own, ours)),
         }
+    }
+
+    /// Whether a config that does not say so ties the output projection to the embedding.
+    pub(crate) fn is_tied(&self) -> bool {
+        self.defaults.contains(r#""tie_word_embeddings": true"#)
     }
 
     /// Its name in a config; that of an export with operators is another one.

@@ -157,7 +157,10 @@ impl EngineChoice {
     /// only on its way to another device.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
-        let largest = config.layer_bytes(products).max(config.head_bytes(products));
+        let largest = match self {
+            Self::Cpu(products) => config.largest_part_bytes(products),
+            Self::Candle(_) => config.layer_bytes(products).max(config.head_bytes(products)),
+        };
         match self {
             Self::Candle(at) if at.device != DeviceName::Cpu => largest,
             _ => self.weight_bytes(config).min(budget.max(largest)),

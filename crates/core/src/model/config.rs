@@ -3,15 +3,17 @@
 //! The hub's older dialect has `rope_theta` and `rope_scaling` at the top level and `torch_dtype`; the newer one has one map
 //! `rope_parameters` and `dtype`. Whatever this program cannot compute faithfully is an error here, before weights load.
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::architecture::Architecture;
+use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries};
 use super::attached::{self, Attachment};
 use super::entries::Entries;
+use super::experts::{self, Experts};
 use super::program::Sublayer;
+use super::rope_config;
+pub use super::rope_config::{Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::tensor_name::{EMBEDDING, HEAD};
 use super::weights::Weights;
 use super::window::{self, MOST_TOKENS};
@@ -25,20 +27,15 @@ const MOST_CHANNELS: usize = 1 << 20;
 const MOST_HEADS: usize = 1 << 16;
 const MOST_IDS: usize = 1 << 24;
 
-/// Frequencies of the rotary embedding.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rope {
-    pub theta: f64,
-    pub scaling: Option<Llama3Scaling>,
-}
-
-/// The `llama3` rope type: long wavelengths are stretched by `factor`, short ones kept, those between blended.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Llama3Scaling {
-    pub factor: f64,
-    pub low_freq_factor: f64,
-    pub high_freq_factor: f64,
-    pub original_max_position_embeddings: f64,
+/// Which projections add a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Biases {
+    /// Queries, keys and values.
+    pub inputs: bool,
+    /// What attention ends in.
+    pub output: bool,
+    /// Gate, up and down.
+    pub mlp: bool,
 }
 
 /// The shape of a backbone.
@@ -52,11 +49,28 @@ pub struct Config {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// Width of the MLP.
+    /// Width of the MLP; in a backbone of experts, of the layers that have none.
     pub intermediate: usize,
     pub vocab: usize,
     pub norm_eps: f32,
+    pub biases: Biases,
     pub rope: Rope,
+    /// That of the layers with a window, where these have one of their own (Gemma 3).
+    pub window_rope: Option<Rope>,
+    /// Channels of a head that the rotary embedding turns, from the first on.
+    pub rotary_width: usize,
+    /// Whether each layer has a rotary embedding.
+    pub rotated: Vec<bool>,
+    pub activation: Activation,
+    /// What the scores of attention are multiplied by.
+    pub scale: f32,
+    /// Scores and logits are `cap·tanh(x/cap)`, where there is a cap.
+    pub score_cap: Option<f32>,
+    pub logit_cap: Option<f32>,
+    /// In the place of an MLP, in the layers that [`Self::sparse`] says.
+    pub experts: Option<Experts>,
+    /// Whether each layer has experts.
+    pub sparse: Vec<bool>,
     /// Whether the embedding is the output projection too: the config says so, and the weights have no other.
     pub tied_embeddings: bool,
     /// How many tokens a query of each layer sees, itself among them; none where it sees all earlier ones.
@@ -150,9 +164,11 @@ impl Config {
 
     fn parse(entries: &Entries<'_>) -> Result<Self> {
         let (architecture, ours) = Architecture::of(entries)?;
-        let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
-        refuse_unsupported(entries)?;
         let mut notes = Vec::new();
+        let map = with_defaults(entries.map, architecture, &mut notes)?;
+        let entries = &Entries { map: &map, prefix: entries.prefix };
+        let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
+        refuse_unsupported(entries, architecture)?;
         let hidden = entries.count("hidden_size", MOST_CHANNELS)?;
         let heads = entries.count("num_attention_heads", MOST_HEADS)?;
         let kv_heads = entries.optional_count("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads);
@@ -176,6 +192,22 @@ impl Config {
         if head_dim % 2 != 0 {
             return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim.to_string()));
         }
+        let asked = |of: bool, key: &str| Ok::<_, Error>(of && entries.flag(key)?.unwrap_or(false));
+        let attention = asked(architecture.attention_bias == AttentionBias::Asked, "attention_bias")?;
+        let biases = Biases {
+            inputs: attention || architecture.attention_bias == AttentionBias::Inputs,
+            output: attention,
+            mlp: asked(architecture.mlp_bias, "mlp_bias")?,
+        };
+        let ropes = rope_config::of(entries, architecture, layers, head_dim, &mut notes)?;
+        let windows = window::of(entries, architecture, layers, &ropes.rotated, &mut notes)?;
+        let scale = architecture.scale.map_or(Ok(None), |key| entries.optional_number(key, 1e-6..=1e9))?;
+        let cap = |key: Option<&str>| -> Result<Option<f32>> {
+            let cap = key.map_or(Ok(None), |key| entries.optional_number(key, 1e-3..=1e9))?;
+            Ok(cap.map(|cap| cap as f32))
+        };
+        let [score_cap, logit_cap] = architecture.caps.map(cap);
+        let (experts, sparse) = experts::of(entries, architecture, layers)?;
         Ok(Self {
             architecture,
             layers,
@@ -186,17 +218,46 @@ impl Config {
             intermediate: entries.count("intermediate_size", MOST_CHANNELS)?,
             vocab: entries.count("vocab_size", MOST_IDS)?,
             norm_eps: entries.number("rms_norm_eps", 1e-30..=1.0)? as f32,
-            rope: rope_of(entries, &mut notes)?,
+            biases,
+            rope: ropes.rope,
+            window_rope: ropes.of_windows,
+            rotary_width: ropes.width,
+            rotated: ropes.rotated,
+            activation: architecture.activation.1,
+            scale: 1.0 / scale.map_or(head_dim as f32, |of| of as f32).sqrt(),
+            score_cap: score_cap?,
+            logit_cap: logit_cap?,
+            experts,
+            sparse,
             tied_embeddings: entries.flag("tie_word_embeddings")?.unwrap_or_else(|| {
                 notes.push("config.json does not say tie_word_embeddings: taken as false".into());
                 false
             }),
-            windows: window::of(entries, architecture, layers, &mut notes)?,
+            windows,
             max_positions: entries.optional_count("max_position_embeddings", MOST_TOKENS)?,
             attachments: if ours { attached::listed(entries, architecture, layers)? } else { Vec::new() },
             notes,
         })
     }
+}
+
+/// A config's entries, and what transformers' class takes for those that it leaves out, which is noted.
+fn with_defaults(
+    own: &Map<String, Value>,
+    architecture: &Architecture,
+    notes: &mut Vec<String>,
+) -> Result<Map<String, Value>> {
+    let unread =
+        |error: serde_json::Error| Error::job("an architecture's defaults are no JSON").found(error.to_string());
+    let mut map: Map<String, Value> = serde_json::from_str(architecture.defaults).map_err(unread)?;
+    map.retain(|key, _| !own.contains_key(key));
+    let taken: Vec<String> =
+        map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| format!("{key} {value}")).collect();
+    if !taken.is_empty() {
+        notes.push(format!("config.json leaves out what transformers' class takes as {}", taken.join(", ")));
+    }
+    map.extend(own.clone());
+    Ok(map)
 }
 
 /// Whether a folder's weights hold an embedding and an output projection beside it. Files that cannot be read hold nothing:
@@ -206,15 +267,28 @@ fn has_both_tables(folder: &Path) -> bool {
 }
 
 /// Refuses settings that would change the forward pass and that the decoder does not compute.
-fn refuse_unsupported(entries: &Entries<'_>) -> Result<()> {
-    for (key, neutral) in [
-        ("hidden_act", Value::from("silu")),
-        ("attention_bias", Value::from(false)),
-        ("mlp_bias", Value::from(false)),
-        ("clip_qkv", Value::Null),
-        ("partial_rotary_factor", Value::from(1.0)),
-        ("quantization_config", Value::Null),
-    ] {
+fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Result<()> {
+    let (key, activation) = architecture.activation;
+    let gelu = ["gelu_pytorch_tanh", "gelu_new"];
+    if let Some(found) = entries.get(key).filter(|found| match activation {
+        Activation::Silu => *found != "silu",
+        Activation::Gelu => !gelu.iter().any(|name| *found == name),
+    }) {
+        return Err(entries.unsupported(key, found, if activation == Activation::Silu { "silu" } else { gelu[0] }));
+    }
+    let neutral = [
+        ("attention_bias", Value::from(false), architecture.attention_bias != AttentionBias::Asked),
+        ("mlp_bias", Value::from(false), !architecture.mlp_bias),
+        ("clip_qkv", Value::Null, true),
+        ("partial_rotary_factor", Value::from(1.0), architecture.rope != RopeEntries::Partial),
+        ("quantization_config", Value::Null, true),
+        // Embedding models, in which a token sees those behind it.
+        ("use_bidirectional_attention", Value::from(false), true),
+        // A model of layers of unlike shapes, or that share keys and values.
+        ("per_layer_config", Value::Null, true),
+        ("num_kv_shared_layers", Value::from(0), true),
+    ];
+    for (key, neutral, _) in neutral.into_iter().filter(|(.., refused)| *refused) {
         if let Some(found) = entries.get(key)
             && *found != neutral
             && found.as_f64().is_none_or(|number| Some(number) != neutral.as_f64())
@@ -223,81 +297,6 @@ fn refuse_unsupported(entries: &Entries<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The map that speaks of the rotary embedding, as transformers 5 reads it (`convert_rope_params_to_dict`): `rope_scaling`
-/// wins as a whole over `rope_parameters`, unless it is empty; `rope_theta` is the winner's own, else that of the config.
-fn rope_of(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Rope> {
-    let old = entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty());
-    let new = entries.map_at("rope_parameters")?;
-    if old.is_some() && new.is_some() {
-        notes.push("config.json has rope_scaling and rope_parameters: rope_scaling counts, as in transformers".into());
-    }
-    let inner = old.or(new);
-    // Between 1 (no rotation differs from another) and far beyond any context.
-    let theta = |of: &Entries<'_>| of.optional_number("rope_theta", 1.0..=1e15);
-    let (own, outer) = (inner.as_ref().map_or(Ok(None), theta)?, theta(entries)?);
-    let theta = own.or(outer).unwrap_or_else(|| {
-        // transformers' own default; Llama-2's hub config relies on it. Said, not silent.
-        notes.push("config.json has no rope_theta: taken as 10000".into());
-        10_000.0
-    });
-    let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries))?;
-    Ok(Rope { theta, scaling })
-}
-
-fn scaling_of(entries: &Entries<'_>, config: &Entries<'_>) -> Result<Option<Llama3Scaling>> {
-    // "type" is what configs before `rope_type` wrote.
-    let (rope_type, older) = (entries.text("rope_type")?, entries.text("type")?);
-    let llama3 = match rope_type.or(older) {
-        None | Some("default") => false,
-        Some("llama3") => true,
-        Some(other) => {
-            let key = if rope_type.is_some() { "rope_type" } else { "type" };
-            return Err(Error::bad_input("unknown rope type")
-                .at(entries.path(key))
-                .expected("default or llama3")
-                .found(other.to_string()));
-        }
-    };
-    const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
-    const SCALING: [&str; 4] = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
-    for (key, value) in entries.map.iter().filter(|(_, value)| !value.is_null()) {
-        let known = match key.as_str() {
-            "type" | "rope_type" | "rope_theta" => true,
-            "partial_rotary_factor" => value.as_f64() == Some(1.0),
-            key => llama3 && SCALING.contains(&key),
-        };
-        if !known {
-            let of = if llama3 { "llama3" } else { "default" };
-            return Err(entries
-                .unsupported(key, value, &format!("an entry of the rope type {of}"))
-                .hint("a scaled embedding has a `rope_type`: without one transformers ignores the other entries"));
-        }
-    }
-    if !llama3 {
-        return Ok(None);
-    }
-    let low_freq_factor = entries.number("low_freq_factor", FACTORS)?;
-    let high_freq_factor = entries.number("high_freq_factor", FACTORS)?;
-    if high_freq_factor <= low_freq_factor {
-        return Err(Error::bad_input("the rotary embedding's factors are in the wrong order")
-            .at(entries.path("high_freq_factor"))
-            .expected(format!("more than low_freq_factor = {low_freq_factor}"))
-            .found(high_freq_factor.to_string()));
-    }
-    let own = entries.optional_count("original_max_position_embeddings", MOST_TOKENS)?;
-    let context = match own {
-        Some(context) => context,
-        None => config.count("max_position_embeddings", MOST_TOKENS)?,
-    };
-    let factor = entries.number("factor", 1.0..=1e6)?;
-    Ok(Some(Llama3Scaling {
-        factor,
-        low_freq_factor,
-        high_freq_factor,
-        original_max_position_embeddings: context as f64,
-    }))
 }
 
 /// The error for a folder without a config: what lies in it, and which folder in it may be meant.
@@ -362,15 +361,15 @@ mod tests {
     #[test]
     fn an_unknown_rope_type_is_refused_in_both_dialects() {
         for (key, value) in [
-            ("rope_scaling", json!({"type": "yarn", "factor": 2.0})),
-            ("rope_parameters", json!({"rope_type": "yarn", "rope_theta": 10000.0})),
+            ("rope_scaling", json!({"type": "spiral", "factor": 2.0})),
+            ("rope_parameters", json!({"rope_type": "spiral", "rope_theta": 10000.0})),
         ] {
             let text = parse(|map| {
                 map.insert(key.into(), value);
             })
             .unwrap_err()
             .to_string();
-            assert!(text.contains("yarn") && text.contains(key), "{text}");
+            assert!(text.contains("spiral") && text.contains(key), "{text}");
         }
     }
 
@@ -403,9 +402,14 @@ mod tests {
             })
             .unwrap();
             assert_eq!((config.rope.theta, config.rope.scaling.is_some()), expected, "{scaling} {parameters}");
-            let context = config.rope.scaling.map(|scaling| scaling.original_max_position_embeddings);
             let stated = scaling.get("original_max_position_embeddings").is_some();
-            assert_eq!(context, config.rope.scaling.map(|_| if stated { 128.0 } else { 512.0 }));
+            match config.rope.scaling {
+                None => (),
+                Some(Scaling::Llama3(of)) => {
+                    assert_eq!(of.original_max_position_embeddings, if stated { 128.0 } else { 512.0 });
+                }
+                Some(other) => panic!("{other:?}"),
+            }
         }
     }
 
@@ -413,7 +417,8 @@ mod tests {
     fn settings_that_change_the_forward_pass_are_refused() {
         for (key, value) in [
             ("hidden_act", json!("gelu")),
-            ("attention_bias", json!(true)),
+            ("attention_bias", json!("yes")),
+            ("use_bidirectional_attention", json!(true)),
             ("layer_types", json!(["full_attention", "sliding_attention"])),
             ("layer_types", json!("sliding_attention")),
             ("layer_types", json!(["full_attention"])),

@@ -9,9 +9,10 @@ use rayon::prelude::*;
 use safetensors::tensor::TensorInfo;
 use serde_json::{Value, json};
 
-use super::architecture::{Architecture, QueryKeyNorm};
+use super::architecture::{Activation, Architecture, QueryKeyNorm};
 use super::attached::Attachment;
-use super::config::{Config, Llama3Scaling, Rope};
+use super::config::{Biases, Config, Llama3Scaling, LongRope, Rope, Scaling, Yarn};
+use super::experts::Experts;
 use super::shard::Shard;
 use super::tensors;
 use crate::error::{Error, Result};
@@ -94,7 +95,17 @@ fn canonical(config: &Config) -> Value {
         intermediate,
         vocab,
         norm_eps,
+        biases: Biases { inputs, output, mlp },
         rope: Rope { theta, scaling },
+        window_rope,
+        rotary_width,
+        rotated,
+        activation,
+        scale,
+        score_cap,
+        logit_cap,
+        experts,
+        sparse,
         tied_embeddings,
         windows,
         // How far it was trained: nothing is computed from it.
@@ -102,23 +113,85 @@ fn canonical(config: &Config) -> Value {
         attachments,
         notes: _,
     } = config;
-    let &Architecture { class: _, model_type: _, norms, query_key_norm, projection_bias, window: _ } = *architecture;
+    let &Architecture {
+        norms,
+        norms_add_one,
+        query_key_norm,
+        scaled_embedding,
+        // Names, and what the config's own entries were read by.
+        class: _,
+        model_type: _,
+        python: _,
+        attention_bias: _,
+        mlp_bias: _,
+        window: _,
+        rope: _,
+        activation: _,
+        fused: _,
+        experts: _,
+        scale: _,
+        caps: _,
+        defaults: _,
+    } = *architecture;
     let query_key_norm = match query_key_norm {
         QueryKeyNorm::None => "none",
         QueryKeyNorm::PerHead => "per head",
         QueryKeyNorm::WholeProjection => "whole projection",
     };
-    let scaling = scaling.map(|of| {
-        let Llama3Scaling { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } = of;
-        [factor, low_freq_factor, high_freq_factor, original_max_position_embeddings]
-    });
     let attached = |&Attachment { layer, place, diagonal, bias }: &Attachment| json!({"layer": layer, "place": place.name(), "diagonal": diagonal, "bias": bias});
-    json!({
-        "norms": norms, "query_key_norm": query_key_norm, "projection_bias": projection_bias, "layers": layers,
+    let mut value = json!({
+        "norms": norms, "query_key_norm": query_key_norm, "projection_bias": inputs, "layers": layers,
         "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
-        "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling, "tied": tied_embeddings,
+        "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaled), "tied": tied_embeddings,
         "windows": windows, "attachments": attachments.iter().map(attached).collect::<Vec<_>>(),
-    })
+    });
+    // What a backbone has beyond those of the first five architectures: absent where it has it not, so that keys of theirs
+    // stay what they are.
+    let experts = experts.map(|Experts { count, used, width, normalised }| {
+        json!({"count": count, "used": used, "width": width, "normalised": normalised, "layers": sparse})
+    });
+    let gelu = *activation == Activation::Gelu;
+    let further = [
+        ("output_bias", output.then(|| json!(true))),
+        ("mlp_bias", mlp.then(|| json!(true))),
+        ("norms_add_one", norms_add_one.then(|| json!(true))),
+        ("scaled_embedding", scaled_embedding.then(|| json!(true))),
+        ("activation", gelu.then(|| json!("gelu tanh"))),
+        (
+            "window_rope",
+            window_rope.as_ref().map(|Rope { theta, scaling }| json!([theta, scaling.as_ref().map(scaled)])),
+        ),
+        ("rotary_width", (rotary_width != head_dim).then(|| json!(rotary_width))),
+        ("rotated", rotated.contains(&false).then(|| json!(rotated))),
+        ("scale", (*scale != 1.0 / (*head_dim as f32).sqrt()).then(|| json!(scale))),
+        ("score_cap", score_cap.map(|cap| json!(cap))),
+        ("logit_cap", logit_cap.map(|cap| json!(cap))),
+        ("experts", experts),
+    ];
+    if let Value::Object(map) = &mut value {
+        map.extend(further.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    }
+    value
+}
+
+/// A rope type by the numbers that it is computed from.
+fn scaled(of: &Scaling) -> Value {
+    match of {
+        Scaling::Linear { factor } => json!({"linear": factor}),
+        Scaling::Dynamic { factor, positions } => json!({"dynamic": [json!(factor), json!(positions)]}),
+        &Scaling::Llama3(of) => {
+            let Llama3Scaling { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } = of;
+            json!([factor, low_freq_factor, high_freq_factor, original_max_position_embeddings])
+        }
+        &Scaling::Yarn(of) => {
+            let Yarn { factor, beta_fast, beta_slow, original_max_position_embeddings, truncate, attention } = of;
+            let numbers = [factor, beta_fast, beta_slow, original_max_position_embeddings, attention];
+            json!({"yarn": numbers, "truncate": truncate})
+        }
+        Scaling::LongRope(LongRope { short, long, original_max_position_embeddings, attention }) => json!({
+            "longrope": {"short": short, "long": long}, "original": original_max_position_embeddings, "attention": attention,
+        }),
+    }
 }
 
 #[cfg(test)]

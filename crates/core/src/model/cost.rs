@@ -5,6 +5,7 @@ use super::config::Config;
 use super::kernels::BLOCK_ROWS;
 use super::matrix::Products;
 use super::operator::Operator;
+use super::parts::NamedPart;
 use super::program::{Program, Step, Sublayer};
 use super::trie::{Cost, Trie};
 
@@ -44,7 +45,7 @@ impl Config {
             Step::Embed => 0.0,
             // Projections; scores and their product with the values.
             Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
-            Step::Mlp(_) => 2.0 * t * 3.0 * c * self.intermediate as f64,
+            Step::Mlp(layer) => 2.0 * t * self.mlp_work(*layer) as f64,
             Step::Edited(Sublayer::Attention, layer, operator) => {
                 self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
             }
@@ -63,16 +64,68 @@ impl Config {
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
-    pub fn weight_bytes(&self, products: Products) -> u64 {
-        self.layers as u64 * self.layer_bytes(products) + self.head_bytes(Products::F32) + self.head_bytes(products)
+    /// Weights of a layer's MLP, with its router and all experts.
+    fn mlp_numbers(&self, layer: usize) -> usize {
+        let c = self.hidden;
+        match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
+            Some(of) => of.count * (c + 3 * c * of.width),
+            None => 3 * c * self.intermediate,
+        }
     }
 
-    /// Bytes of one layer's weights, without its norms.
-    pub fn layer_bytes(&self, products: Products) -> u64 {
-        let (c, f) = (self.hidden, self.intermediate);
+    /// Weights of it that a token is multiplied with.
+    fn mlp_work(&self, layer: usize) -> usize {
+        let c = self.hidden;
+        match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
+            Some(of) => of.count * c + of.used * 3 * c * of.width,
+            None => 3 * c * self.intermediate,
+        }
+    }
+
+    fn attention_numbers(&self) -> usize {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        products.bytes() * (c * (2 * q + 2 * kv) + 3 * c * f) as u64
+        self.hidden * (2 * q + 2 * kv)
+    }
+
+    /// Weights of a layer, without its norms and biases.
+    pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
+        (self.attention_numbers() + self.mlp_numbers(layer)) as u64
+    }
+
+    /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
+    pub fn weight_bytes(&self, products: Products) -> u64 {
+        let layers: u64 = (0..self.layers).map(|layer| self.layer_numbers(layer)).sum();
+        products.bytes() * layers + self.head_bytes(Products::F32) + self.head_bytes(products)
+    }
+
+    /// Bytes of one layer's weights, without its norms: of the largest one.
+    pub fn layer_bytes(&self, products: Products) -> u64 {
+        products.bytes() * (0..self.layers).map(|layer| self.layer_numbers(layer)).max().unwrap_or(0)
+    }
+
+    /// Bytes of what is made at a time where weights are made by need: an expert is by itself.
+    pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
+        let expert = self.experts.map_or(0, |of| 3 * self.hidden * of.width) as u64;
+        match self.part(part) {
+            NamedPart::Layer(layer) if self.sparse[layer] => {
+                let experts = self.experts.map_or(0, |of| of.count) as u64;
+                products.bytes() * (self.layer_numbers(layer) - experts * expert)
+            }
+            NamedPart::Layer(layer) => products.bytes() * self.layer_numbers(layer),
+            NamedPart::Expert(layer, _) => {
+                if self.sparse[layer] {
+                    products.bytes() * expert
+                } else {
+                    0
+                }
+            }
+            NamedPart::Head => self.head_bytes(products),
+        }
+    }
+
+    /// Bytes of the largest of them.
+    pub(super) fn largest_part_bytes(&self, products: Products) -> u64 {
+        (0..=self.head_part()).map(|part| self.part_bytes(products, part)).max().unwrap_or(0)
     }
 
     /// Bytes of the output projection. The embedding has as many as that in f32.
@@ -95,14 +148,13 @@ impl Config {
     }
 
     fn step_bytes(&self, step: &Step, of_layer: u64, of_embedding: u64) -> u64 {
-        let (c, f) = (self.hidden, self.intermediate);
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let c = self.hidden;
         let of_operator = |operator: &Operator| (size_of::<f32>() * operator.numbers()) as u64;
         match step {
             Step::Embed => of_embedding * (self.vocab * c) as u64,
             Step::Head => of_layer * (self.vocab * c) as u64,
-            Step::Attention(_) => of_layer * (c * (2 * q + 2 * kv)) as u64,
-            Step::Mlp(_) => of_layer * (3 * c * f) as u64,
+            Step::Attention(_) => of_layer * self.attention_numbers() as u64,
+            Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer) as u64,
             Step::Apply(operator) => of_operator(operator),
             Step::Edited(half, layer, operator) => {
                 let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
@@ -123,7 +175,58 @@ impl Config {
     /// makes of it, and the blocks of rows that threads work on.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
-        let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * self.intermediate + 2 * self.hidden);
+        let width = self.intermediate.max(self.experts.map_or(0, |of| of.width));
+        let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * width + 2 * self.hidden);
         (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(value: &serde_json::Value) -> Config {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(value.to_string().as_bytes()).unwrap();
+        Config::read_file(file.path()).unwrap()
+    }
+
+    /// By hand, from the shape of Mixtral-8x7B: 46.7 billion weights, 12.9 billion of which a token is multiplied with
+    /// (its model card says 47 and 13).
+    #[test]
+    fn experts_are_all_in_memory_and_few_in_the_work() {
+        let mixtral = config(&json!({
+            "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000,
+        }));
+        let weights = mixtral.weight_bytes(Products::F32) / 4;
+        assert_eq!(weights, 46_702_526_464, "without norms");
+        let load = Load { tokens: 1, scored: 1, length: 1 };
+        let of = |step: &Step| mixtral.flops(step, &load) / 2.0;
+        let work = 32.0 * (of(&Step::Attention(0)) + of(&Step::Mlp(0))) + of(&Step::Head);
+        // Attention's products of queries and keys beside the weights, and the embedding that nothing is multiplied with.
+        assert!((work - 12_748e6).abs() < 20e6, "{work}");
+        // By need an expert is in memory by itself, not a layer of eight.
+        assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
+        assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
+    }
+
+    /// Qwen3-MoE with dense layers between: each layer has its own size.
+    #[test]
+    fn layers_of_unlike_sizes_are_counted_each() {
+        let mixed = config(&json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100, "num_experts": 6,
+            "moe_intermediate_size": 32, "decoder_sparse_step": 2,
+        }));
+        let (attention, dense, sparse) = (64 * (2 * 64 + 2 * 32), 3 * 64 * 96, 6 * (64 + 3 * 64 * 32));
+        assert_eq!(mixed.weight_bytes(Products::F32), 4 * (4 * attention + 2 * dense + 2 * sparse + 2 * 6400));
+        let parts: u64 = (0..mixed.head_part()).map(|part| mixed.part_bytes(Products::F32, part)).sum();
+        assert_eq!(parts, 4 * (4 * attention + 2 * dense + 2 * sparse));
+        assert_eq!(mixed.layer_bytes(Products::F32), 4 * (attention + sparse));
     }
 }

@@ -9,16 +9,16 @@ use candle_core::Tensor;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::decoding::{Cached, Past};
-use super::kernels::{self, Heads, KeyValues, Norm, Scratch, SeenRun};
+use super::kernels::{self, Ends, Heads, KeyValues, Linear, Norm, Scratch, SeenRun};
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
-use super::parts::{Layer, Parts};
+use super::parts::{Gated, Layer, Mlp, Parts};
 use super::passes::Passes;
 use super::program::{Step, Sublayer};
-use super::rope::Rotary;
+use super::rope::{Rotaries, Rotary};
 use super::slice::{elements, tensor};
 use super::tensor_name::FINAL_NORM;
-use super::tensors::checked;
+use super::tensors::{self, checked};
 use super::trie::Model;
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
@@ -30,7 +30,7 @@ pub struct Decoder {
     products: Products,
     parts: Parts,
     final_norm: Tensor, // [C]
-    rotary: Arc<Rotary>,
+    rotaries: Arc<Rotaries>,
     /// Where weights are made by need.
     passes: Option<Arc<Passes>>,
 }
@@ -44,14 +44,15 @@ trait Seen {
 
 impl Seen for Batch {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
-        Ok(kernels::attention(qkv, heads, self, &rotary.table(self.longest())))
+        let (table, turned) = rotary.rows(self);
+        Ok(kernels::attention(qkv, heads, self, (&table, &turned)))
     }
 }
 
 impl Seen for Past<'_, KeyValues> {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
         let positions = self.positions();
-        let table = rotary.table(positions.iter().max().map_or(0, |last| last + 1));
+        let table = rotary.continued(&positions)?;
         let rotated = kernels::rotate(qkv, heads, &positions, &table);
         let mut blocks = self.blocks.borrow_mut();
         for of in &self.runs {
@@ -107,12 +108,13 @@ impl Decoder {
     /// Of weights that are made by need, a number that is not finite is found when it is used, as is a file that changed.
     pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
         let weights = checked(&config, folder)?;
-        let final_norm = tensor(weights.take(FINAL_NORM, &[config.hidden])?, &[config.hidden])?;
+        let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
+        let final_norm = tensor(final_norm, &[config.hidden])?;
         let (weights_budget, streams) = config.divided(products, budget);
         let parts = Parts::new(&config, products, weights, weights_budget)?;
         let passes = (!parts.kept()).then(|| Arc::new(Passes::new(streams, config.hidden)));
-        let rotary = Arc::new(Rotary::new(&config.rope, config.head_dim));
-        Ok(Self { products, parts, final_norm, rotary, passes, config })
+        let rotaries = Arc::new(Rotaries::new(&config));
+        Ok(Self { products, parts, final_norm, rotaries, passes, config })
     }
 
     pub fn config(&self) -> &Config {
@@ -139,12 +141,12 @@ impl Decoder {
     /// # Shapes
     /// `state [tokens, C]`; result `[rows, vocab]`.
     pub fn logits(&self, state: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        let head = self.parts.get(self.config.layers)?;
+        let head = self.parts.head(&self.config)?;
         let (x, norm) = (elements(state)?, elements(&self.final_norm)?);
-        let norm = Norm { weight: &norm, eps: self.config.norm_eps };
+        let (c, ends) = (self.config.hidden, self.ends(&norm));
         let logits = match head.head()? {
-            LayerMatrix::F32(weight) => kernels::logits(&x, self.config.hidden, norm, weight, rows),
-            LayerMatrix::Bf16(weight) => kernels::logits(&x, self.config.hidden, norm, weight, rows),
+            LayerMatrix::F32(weight) => kernels::logits(&x, c, ends, weight, rows),
+            LayerMatrix::Bf16(weight) => kernels::logits(&x, c, ends, weight, rows),
         };
         tensor(logits, &[rows.len(), self.config.vocab])
     }
@@ -152,13 +154,14 @@ impl Decoder {
     /// The backbone with `operator` multiplied into the weights that end a half of a layer: what [`Step::Edited`] stands for.
     ///
     /// Weights that are not changed are shared with `self`. A diagonal goes into the output rows of the half's last
-    /// projection, before a norm where the branch ends in one.
+    /// projection, before a norm where the branch ends in one. A bias there is a part of the branch: it goes through the
+    /// operator as well. Of experts it goes into each ([`super::experts`]).
     ///
     /// # Errors
     /// A dense operator on a branch that ends in a norm, or one with a bias: no weight can take it in. Weights that are made
     /// by need, or are in bf16.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
-        let mut weights = self.parts.get(layer)?.layer()?.clone();
+        let mut weights = self.parts.layer(&self.config, layer)?.layer()?.clone();
         if operator.bias.is_some() {
             return Err(Error::job("a map with a bias cannot be folded: the projection has none")
                 .at(format!("layer {layer}, {half:?}"))
@@ -169,37 +172,54 @@ impl Decoder {
                 .at(format!("layer {layer}, {half:?}"))
                 .hint("apply it as a step after the norm"));
         }
-        let target = match half {
-            Sublayer::Attention => &mut weights.output,
-            Sublayer::Mlp => &mut weights.down,
+        let fold = |matrix: &mut LayerMatrix, bias: &mut Option<Tensor>| -> Result<()> {
+            let LayerMatrix::F32(matrix) = matrix else {
+                return Err(Error::job("weights in bf16 cannot be changed").at(format!("layer {layer}, {half:?}")));
+            };
+            let columns = matrix.outer();
+            let product = operator.apply(&matrix.to_rows())?;
+            *matrix = Arc::new(Panels::of_rows(&product, product.len() / columns, columns));
+            if let Some(bias) = bias {
+                let product = operator.apply(&elements(bias)?)?;
+                *bias = tensor(product, &[columns])?;
+            }
+            Ok(())
         };
-        let LayerMatrix::F32(target) = target else {
-            return Err(Error::job("weights in bf16 cannot be changed").at(format!("layer {layer}, {half:?}")));
-        };
-        let columns = target.outer();
-        let product = operator.apply(&target.to_rows())?;
-        *target = Arc::new(Panels::of_rows(&product, product.len() / columns, columns));
         let mut folded = self.clone();
-        folded.parts.replace(layer, weights)?;
+        match (half, &mut weights.mlp) {
+            (Sublayer::Attention, _) => fold(&mut weights.output, &mut weights.output_bias)?,
+            (Sublayer::Mlp, Mlp::Dense(mlp)) => fold(&mut mlp.down, &mut mlp.down_bias)?,
+            (Sublayer::Mlp, Mlp::Experts(_)) => {
+                for number in 0..self.config.experts.map_or(0, |of| of.count) {
+                    let mut expert = self.parts.expert(&self.config, layer, number)?.expert()?.clone();
+                    fold(&mut expert.down, &mut expert.down_bias)?;
+                    folded.parts.replace_expert(&self.config, layer, number, expert)?;
+                }
+                return Ok(folded);
+            }
+        }
+        folded.parts.replace(&self.config, layer, weights)?;
         Ok(folded)
     }
 
     /// One half of a layer, as far as is asked for.
-    fn half(&self, half: Sublayer, weights: &Layer, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
+    fn half(&self, half: Sublayer, layer: usize, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
+        let part = self.parts.layer(&self.config, layer)?;
         match half {
-            Sublayer::Attention => self.attention(weights, seen, x, end),
-            Sublayer::Mlp => self.mlp(weights, x, end),
+            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.of(layer), seen, x, end),
+            Sublayer::Mlp => self.mlp(part.layer()?, layer, x, end),
         }
     }
 
-    fn attention(&self, layer: &Layer, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
+    fn attention(&self, layer: &Layer, rotary: &Rotary, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let config = &self.config;
         let c = config.hidden;
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let bias = slices(layer.bias.as_ref())?;
-        let qkv = kernels::project(&x, c, before, layer.qkv.weight(), bias.as_deref()); // [tokens, (H + 2K)·D]
+        let [bias, output_bias] = [slices(layer.bias.as_ref())?, slices(layer.output_bias.as_ref())?];
+        let inputs = Linear { weight: layer.qkv.weight(), bias: bias.as_deref() };
+        let qkv = kernels::project(&x, c, before, inputs); // [tokens, (H + 2K)·D]
         let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
         let heads = Heads {
             queries: config.heads,
@@ -208,32 +228,88 @@ impl Decoder {
             query_norm: self.norm(query_norm.as_deref()),
             key_norm: self.norm(key_norm.as_deref()),
             window: layer.window.unwrap_or(usize::MAX),
+            scale: config.scale,
+            cap: config.score_cap,
         };
-        let context = seen.attention(&qkv, &heads, &self.rotary)?; // [tokens, H·D]
+        let context = seen.attention(&qkv, &heads, rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
-        let out = kernels::linear(&context, width, layer.output.weight(), after, stream);
+        let output = Linear { weight: layer.output.weight(), bias: output_bias.as_deref() };
+        let out = kernels::linear(&context, width, output, after, stream);
         tensor(out, &[x.len() / c, c])
     }
 
-    fn mlp(&self, layer: &Layer, x: &Tensor, end: End) -> Result<Tensor> {
+    fn mlp(&self, of: &Layer, layer: usize, x: &Tensor, end: End) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
-        let norms = [slices(layer.norms[2].as_ref())?, slices(layer.norms[3].as_ref())?];
+        let norms = [slices(of.norms[2].as_ref())?, slices(of.norms[3].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
-        let (gate_up, down) = (layer.gate_up.weight(), layer.down.weight());
-        let out = kernels::mlp(&x, c, before, gate_up, down, after, stream);
+        let out = match &of.mlp {
+            Mlp::Dense(mlp) => self.gated(mlp, &x, before, after, stream)?,
+            Mlp::Experts(router) => {
+                let mut out = self.experts(router, layer, &x, before)?;
+                if let Some(norm) = after {
+                    kernels::norm(&mut out, norm);
+                }
+                if let Some(stream) = stream {
+                    kernels::add(&mut out, stream);
+                }
+                out
+            }
+        };
         tensor(out, &[x.len() / c, c])
+    }
+
+    /// One MLP, or an expert's.
+    fn gated(
+        &self,
+        mlp: &Gated,
+        x: &[f32],
+        before: Option<Norm<'_>>,
+        after: Option<Norm<'_>>,
+        stream: Option<&[f32]>,
+    ) -> Result<Vec<f32>> {
+        let [gate_up_bias, down_bias] = [slices(mlp.gate_up_bias.as_ref())?, slices(mlp.down_bias.as_ref())?];
+        let of = kernels::Mlp {
+            gate_up: Linear { weight: mlp.gate_up.weight(), bias: gate_up_bias.as_deref() },
+            down: Linear { weight: mlp.down.weight(), bias: down_bias.as_deref() },
+            activation: self.config.activation,
+        };
+        Ok(kernels::mlp(x, self.config.hidden, before, of, after, stream))
+    }
+
+    /// The branch of a layer of experts: each is asked for if some token goes through it, one after the other.
+    ///
+    /// # Shapes
+    /// `router [C, E]`, `x [tokens, C]`; result the same.
+    fn experts(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
+        let c = self.config.hidden;
+        let experts =
+            self.config.experts.ok_or_else(|| Error::job("a backbone has experts that its config has not"))?;
+        let mut normed = x.to_vec();
+        if let Some(norm) = before {
+            kernels::norm(&mut normed, norm);
+        }
+        let router = elements(router)?;
+        let router = kernels::Weight::Plain(&router, experts.count);
+        let routes = experts.routes(&kernels::project(&normed, c, None, router.into())); // [tokens, E]
+        let mut out = vec![0.0; x.len()];
+        for (number, (tokens, weights)) in routes.of_expert.iter().enumerate().filter(|(_, (of, _))| !of.is_empty()) {
+            let part = self.parts.expert(&self.config, layer, number)?;
+            let rows = kernels::gather(&normed, c, tokens);
+            let of_expert = self.gated(part.expert()?, &rows, None, None, None)?; // [its tokens, C]
+            kernels::scatter(&mut out, c, tokens, weights, &of_expert);
+        }
+        Ok(out)
     }
 
     /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
     fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
-        let part = self.parts.get(layer)?;
-        let layer = part.layer()?;
-        let last = slices(layer.norm_after(half))?;
+        let part = self.parts.layer(&self.config, layer)?;
+        let last = slices(part.layer()?.norm_after(half))?;
         let before = self.norm(last.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { End::Projection } else { End::Branch };
         let branch = self.half(half, layer, seen, x, end)?; // [tokens, C]
@@ -247,14 +323,16 @@ impl Decoder {
 
     fn step_of(&self, step: &Step, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => {
-                self.half(Sublayer::Attention, self.parts.get(*layer)?.layer()?, seen, x, End::Stream)
-            }
-            Step::Mlp(layer) => self.half(Sublayer::Mlp, self.parts.get(*layer)?.layer()?, seen, x, End::Stream),
+            Step::Attention(layer) => self.half(Sublayer::Attention, *layer, seen, x, End::Stream),
+            Step::Mlp(layer) => self.half(Sublayer::Mlp, *layer, seen, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, seen, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
+    }
+
+    fn ends<'a>(&self, norm: &'a [f32]) -> Ends<'a> {
+        Ends { norm: Norm { weight: norm, eps: self.config.norm_eps }, cap: self.config.logit_cap }
     }
 
     fn norm<'a>(&self, weight: Option<&'a [f32]>) -> Option<Norm<'a>> {
@@ -291,13 +369,13 @@ impl Model for Decoder {
     }
 
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
-        let head = self.parts.get(self.config.layers)?;
+        let head = self.parts.head(&self.config)?;
         let targets = batch.targets_among(x.dim(0)?);
         let (x, norm) = (elements(x)?, elements(&self.final_norm)?);
-        let norm = Norm { weight: &norm, eps: self.config.norm_eps };
+        let (c, ends) = (self.config.hidden, self.ends(&norm));
         Ok(match head.head()? {
-            LayerMatrix::F32(weight) => kernels::predictions(&x, self.config.hidden, norm, weight, &targets),
-            LayerMatrix::Bf16(weight) => kernels::predictions(&x, self.config.hidden, norm, weight, &targets),
+            LayerMatrix::F32(weight) => kernels::predictions(&x, c, ends, weight, &targets),
+            LayerMatrix::Bf16(weight) => kernels::predictions(&x, c, ends, weight, &targets),
         })
     }
 }

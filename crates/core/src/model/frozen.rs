@@ -1,12 +1,13 @@
 //! Weights as candle's tensors, as files store them: for passes that are differentiated.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
 
 use super::candle::{BranchPlace, FloatType, LayerTensors};
 use super::config::Config;
-use super::rope::Rotary;
+use super::rope::{Rotaries, Rotary};
 use super::tensor_name::FINAL_NORM;
 use super::tensors;
 use crate::error::Result;
@@ -14,7 +15,7 @@ use crate::error::Result;
 /// The weights of a folder in f32, made into tensors on a device when they are asked for.
 pub struct FrozenWeights {
     place: BranchPlace,
-    rotary: Rotary,
+    rotaries: Rotaries,
 }
 
 impl FrozenWeights {
@@ -22,9 +23,9 @@ impl FrozenWeights {
     /// As [`super::check_weights`].
     pub fn open(config: &Config, folder: &Path, device: &Device) -> Result<Self> {
         let weights = tensors::checked(config, folder)?;
-        let rotary = Rotary::new(&config.rope, config.head_dim);
+        let rotaries = Rotaries::new(config);
         let place = BranchPlace { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
-        Ok(Self { place, rotary })
+        Ok(Self { place, rotaries })
     }
 
     /// # Errors
@@ -36,7 +37,7 @@ impl FrozenWeights {
     /// # Errors
     /// As [`Self::layer`].
     pub fn final_norm(&self) -> Result<Tensor> {
-        self.place.tensor(FINAL_NORM, &[self.place.config.hidden], FloatType::F32)
+        self.place.norm(FINAL_NORM, &[self.place.config.hidden])
     }
 
     /// The output projection, `[vocab, C]`.
@@ -47,13 +48,27 @@ impl FrozenWeights {
         self.place.head()
     }
 
-    /// Cosines and sines of the first positions, `[positions, D/2]` each.
+    /// Cosines and sines of the first positions of a sequence of so many, `[positions, R/2]` each, for each rotary embedding of
+    /// the backbone; none where it turns nothing.
     ///
     /// # Errors
     /// None that a caller could mend.
-    pub fn rotary(&self, positions: usize) -> Result<(Tensor, Tensor)> {
-        let (table, half) = (self.rotary.table(positions), self.place.config.head_dim / 2);
-        let tensor = |of: &[f32]| Tensor::from_slice(&of[..positions * half], (positions, half), &self.place.device);
-        Ok((tensor(&table.cos)?, tensor(&table.sin)?))
+    pub fn rotary(&self, positions: usize) -> Result<BTreeMap<usize, Option<(Tensor, Tensor)>>> {
+        let of = |(number, rotary): (usize, &Rotary)| {
+            let table = rotary.table(positions);
+            let half = table.at(0).0.len();
+            if half == 0 {
+                return Ok((number, None));
+            }
+            let tensor =
+                |of: &[f32]| Tensor::from_slice(&of[..positions * half], (positions, half), &self.place.device);
+            Ok((number, Some((tensor(&table.cos)?, tensor(&table.sin)?))))
+        };
+        self.rotaries.used().map(of).collect()
+    }
+
+    /// The number of a layer's rotary embedding there.
+    pub fn rotary_of(&self, layer: usize) -> usize {
+        self.rotaries.number(layer)
     }
 }

@@ -254,7 +254,7 @@ impl Operator {
 /// `x [rows, inner]`, `matrix [inner, outer]`, `residual [rows, outer]`.
 fn linear(x: &[f32], inner: usize, matrix: &Tensor, residual: Option<&[f32]>) -> Result<Vec<f32>> {
     let (weight, outer) = (elements(matrix)?, matrix.dims()[1]);
-    Ok(kernels::linear(x, inner, Weight::Plain(&weight, outer), None, residual))
+    Ok(kernels::linear(x, inner, Weight::Plain(&weight, outer).into(), None, residual))
 }
 
 fn key_of<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {

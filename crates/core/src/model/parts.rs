@@ -9,13 +9,16 @@ use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
 use super::program::Sublayer;
 use super::slice::{elements, tensor};
-use super::tensor_name::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name};
-use super::tensors::parts;
+use super::tensor_name::{
+    DOWN, EMBEDDING, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
+};
+use super::tensors::{self, Part, parts};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
 pub(super) enum ModelPart {
     Layer(Layer),
+    Expert(Gated),
     /// `[C, vocab]`
     Head(LayerMatrix),
 }
@@ -28,20 +31,43 @@ pub(super) struct Layer {
     pub(super) bias: Option<Tensor>, // [(H + 2K)·D]
     pub(super) query_norm: Option<Tensor>,
     pub(super) key_norm: Option<Tensor>,
-    pub(super) output: LayerMatrix,  // [H·D, C]
-    pub(super) gate_up: LayerMatrix, // [C, 2F]
-    pub(super) down: LayerMatrix,    // [F, C]
+    pub(super) output: LayerMatrix,         // [H·D, C]
+    pub(super) output_bias: Option<Tensor>, // [C]
+    pub(super) mlp: Mlp,
     /// How many tokens a query sees.
     pub(super) window: Option<usize>,
 }
 
-/// The parts of one backbone: its layers in order, then the head. A clone shares them.
 #[derive(Clone)]
-pub(super) enum Parts {
+pub(super) enum Mlp {
+    Dense(Gated),
+    /// The router's weights, `[C, E]`; the experts are parts of their own.
+    Experts(Tensor),
+}
+
+/// An MLP with a gate.
+#[derive(Clone)]
+pub(super) struct Gated {
+    pub(super) gate_up: LayerMatrix,         // [C, 2F]
+    pub(super) gate_up_bias: Option<Tensor>, // [2F]
+    pub(super) down: LayerMatrix,            // [F, C]
+    pub(super) down_bias: Option<Tensor>,    // [C]
+}
+
+/// The parts of one backbone: its layers in order, behind each its experts, then the head. A clone shares them.
+#[derive(Clone)]
+pub(super) struct Parts {
+    held: HeldParts,
+    /// What embeddings are multiplied by.
+    embedding_factor: Option<f32>,
+}
+
+#[derive(Clone)]
+enum HeldParts {
     Kept {
         /// `[vocab, C]`
         embedding: Tensor,
-        parts: Vec<Arc<ModelPart>>,
+        parts: Vec<Option<Arc<ModelPart>>>,
     },
     ByNeed {
         weights: Arc<Weights>,
@@ -53,97 +79,178 @@ impl Parts {
     /// Makes all parts, if they fit into `budget` bytes. Else each is made when it is needed, and kept within the budget.
     pub(super) fn new(config: &Config, products: Products, weights: Weights, budget: u64) -> Result<Self> {
         let (c, vocab) = (config.hidden, config.vocab);
+        let embedding_factor = tensors::embedding_factor(config, &weights);
         if config.weight_bytes(products) <= budget {
             let embedding = tensor(weights.take(EMBEDDING, &[vocab, c])?, &[vocab, c])?;
-            let parts = (0..=config.layers).map(|part| ModelPart::read(config, products, &weights, part).map(Arc::new));
-            return Ok(Self::Kept { embedding, parts: parts.collect::<Result<_>>()? });
+            let read = |part| ModelPart::read(config, products, &weights, part).map(|of| of.map(Arc::new));
+            let parts = (0..=config.head_part()).map(read).collect::<Result<_>>()?;
+            return Ok(Self { held: HeldParts::Kept { embedding, parts }, embedding_factor });
         }
-        let mut bytes = vec![config.layer_bytes(products); config.layers];
-        bytes.push(config.head_bytes(products));
+        let bytes = (0..=config.head_part()).map(|part| config.part_bytes(products, part)).collect();
         let weights = Arc::new(weights);
         let (own, of) = (config.clone(), Arc::clone(&weights));
-        let cache = Cache::new(bytes, budget, move |part| ModelPart::read(&own, products, &of, part))?;
-        Ok(Self::ByNeed { weights, cache: Arc::new(cache) })
+        let read = move |part| {
+            let read = ModelPart::read(&own, products, &of, part)?;
+            read.ok_or_else(|| Error::job("an expert is asked for of a layer that has none"))
+        };
+        let cache = Cache::new(bytes, budget, read)?;
+        Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
 
     /// Whether all parts are in memory.
     pub(super) fn kept(&self) -> bool {
-        matches!(self, Self::Kept { .. })
+        matches!(self.held, HeldParts::Kept { .. })
     }
 
-    pub(super) fn get(&self, part: usize) -> Result<Arc<ModelPart>> {
-        match self {
-            Self::Kept { parts, .. } => Ok(Arc::clone(&parts[part])),
-            Self::ByNeed { cache, .. } => cache.get(part),
+    pub(super) fn layer(&self, config: &Config, layer: usize) -> Result<Arc<ModelPart>> {
+        self.get(config.layer_part(layer))
+    }
+
+    pub(super) fn expert(&self, config: &Config, layer: usize, number: usize) -> Result<Arc<ModelPart>> {
+        self.get(config.layer_part(layer) + 1 + number)
+    }
+
+    pub(super) fn head(&self, config: &Config) -> Result<Arc<ModelPart>> {
+        self.get(config.head_part())
+    }
+
+    fn get(&self, part: usize) -> Result<Arc<ModelPart>> {
+        match &self.held {
+            HeldParts::Kept { parts, .. } => {
+                let known = parts.get(part).and_then(Option::as_ref);
+                known.cloned().ok_or_else(|| Error::job("a part is asked for that the backbone has not"))
+            }
+            HeldParts::ByNeed { cache, .. } => cache.get(part),
         }
     }
 
     /// Is told which weights are needed now and which next: those are made meanwhile.
     pub(super) fn expect(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
-        if let (Self::ByNeed { cache, .. }, Some(next)) = (self, next) {
+        if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
             // The head stands after the last layer.
-            let part = |weights: usize| weights.min(config.layers);
+            let part = |weights: usize| config.layer_part(weights.min(config.layers));
             cache.ahead(now.map(part), part(next));
         }
     }
 
     /// Seconds in which parts were made by need, all together.
     pub(super) fn seconds_making(&self) -> f64 {
-        match self {
-            Self::Kept { .. } => 0.0,
-            Self::ByNeed { cache, .. } => cache.seconds_making(),
+        match &self.held {
+            HeldParts::Kept { .. } => 0.0,
+            HeldParts::ByNeed { cache, .. } => cache.seconds_making(),
         }
     }
 
     /// The embeddings of tokens that are there, one after the other.
     pub(super) fn embeddings(&self, config: &Config, ids: &[u32]) -> Result<Vec<f32>> {
         let c = config.hidden;
-        match self {
-            Self::Kept { embedding, .. } => {
+        let mut rows = match &self.held {
+            HeldParts::Kept { embedding, .. } => {
                 let table = elements(embedding)?;
                 let mut rows = Vec::with_capacity(ids.len() * c);
                 ids.iter().for_each(|&id| rows.extend_from_slice(&table[id as usize * c..][..c]));
-                Ok(rows)
+                rows
             }
-            Self::ByNeed { weights, .. } => weights.rows(EMBEDDING, [config.vocab, c], ids),
+            HeldParts::ByNeed { weights, .. } => weights.rows(EMBEDDING, [config.vocab, c], ids)?,
+        };
+        if let Some(factor) = self.embedding_factor {
+            rows.iter_mut().for_each(|x| *x *= factor);
         }
+        Ok(rows)
     }
 
     /// Puts another layer into the place of one.
     ///
     /// # Errors
     /// Not all parts are in memory: the next use would make the old layer again.
-    pub(super) fn replace(&mut self, index: usize, layer: Layer) -> Result<()> {
-        let Self::Kept { parts, .. } = self else {
-            return Err(Error::job("weights that are made by need cannot be changed").at(format!("layer {index}")));
+    pub(super) fn replace(&mut self, config: &Config, index: usize, layer: Layer) -> Result<()> {
+        self.put(config.layer_part(index), ModelPart::Layer(layer))
+    }
+
+    /// The same of an expert.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub(super) fn replace_expert(&mut self, config: &Config, layer: usize, number: usize, expert: Gated) -> Result<()> {
+        self.put(config.layer_part(layer) + 1 + number, ModelPart::Expert(expert))
+    }
+
+    fn put(&mut self, index: usize, part: ModelPart) -> Result<()> {
+        let HeldParts::Kept { parts, .. } = &mut self.held else {
+            return Err(Error::job("weights that are made by need cannot be changed").at(format!("part {index}")));
         };
-        parts[index] = Arc::new(ModelPart::Layer(layer));
+        parts[index] = Some(Arc::new(part));
         Ok(())
     }
 }
 
 impl ModelPart {
-    /// A layer by its index, or the head after the last.
-    fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
-        if index < config.layers {
-            return Layer::read(config, products, weights, index).map(Self::Layer);
-        }
+    /// A layer, an expert, or the head after the last; none in the places of experts of a layer that has none.
+    fn read(config: &Config, products: Products, weights: &Weights, part: usize) -> Result<Option<Self>> {
         let (c, vocab) = (config.hidden, config.vocab);
-        let name = if config.tied_embeddings { EMBEDDING } else { HEAD };
-        LayerMatrix::read(products, weights, &[(name, vocab)], c).map(Self::Head)
+        Ok(Some(match config.part(part) {
+            NamedPart::Layer(layer) => Self::Layer(Layer::read(config, products, weights, layer)?),
+            NamedPart::Expert(layer, _) if !config.sparse[layer] => return Ok(None),
+            NamedPart::Expert(layer, number) => {
+                Self::Expert(Reader::new(config, products, weights, layer).gated(&expert(number))?)
+            }
+            NamedPart::Head => {
+                let name = if config.tied_embeddings { EMBEDDING } else { HEAD };
+                Self::Head(LayerMatrix::read(products, weights, &[(name, vocab)], c)?)
+            }
+        }))
     }
 
     pub(super) fn layer(&self) -> Result<&Layer> {
         match self {
             Self::Layer(layer) => Ok(layer),
-            Self::Head(_) => Err(Error::job("a step asks for a layer beyond the last")),
+            Self::Head(_) | Self::Expert(_) => Err(Error::job("a step asks for a layer beyond the last")),
+        }
+    }
+
+    pub(super) fn expert(&self) -> Result<&Gated> {
+        match self {
+            Self::Expert(expert) => Ok(expert),
+            Self::Head(_) | Self::Layer(_) => Err(Error::job("a part of a backbone is no expert")),
         }
     }
 
     pub(super) fn head(&self) -> Result<&LayerMatrix> {
         match self {
             Self::Head(head) => Ok(head),
-            Self::Layer(_) => Err(Error::job("the last part of a backbone is not its head")),
+            Self::Layer(_) | Self::Expert(_) => Err(Error::job("the last part of a backbone is not its head")),
+        }
+    }
+}
+
+/// Which part of a backbone a number is of.
+pub(super) enum NamedPart {
+    Layer(usize),
+    /// Of that layer, its number there.
+    Expert(usize, usize),
+    Head,
+}
+
+impl Config {
+    /// Places of a layer: its own, and one for each expert that it might have.
+    fn places(&self) -> usize {
+        1 + self.experts.map_or(0, |of| of.count)
+    }
+
+    /// The number of a layer's part; that of the head for the layer after the last.
+    pub(super) fn layer_part(&self, layer: usize) -> usize {
+        layer * self.places()
+    }
+
+    pub(super) fn head_part(&self) -> usize {
+        self.layer_part(self.layers)
+    }
+
+    pub(super) fn part(&self, part: usize) -> NamedPart {
+        match (part / self.places(), part % self.places()) {
+            (layer, _) if layer >= self.layers => NamedPart::Head,
+            (layer, 0) => NamedPart::Layer(layer),
+            (layer, place) => NamedPart::Expert(layer, place - 1),
         }
     }
 }
@@ -158,40 +265,87 @@ impl Layer {
     }
 
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
-        let parts = parts(config);
-        let width = |part: &str| parts.iter().find(|(known, _)| *known == part).map(|(_, shape)| shape[0]);
-        // Those of some vectors that the architecture has, one after the other.
-        let vectors = |names: &[&str]| -> Result<Option<Tensor>> {
-            let mut values = Vec::new();
-            for (part, width) in names.iter().filter_map(|part| Some((part, width(part)?))) {
-                values.extend(weights.take(&name(index, part), &[width])?);
-            }
-            let length = values.len();
-            (length > 0).then(|| tensor(values, &[length])).transpose()
-        };
-        let norm = |part: &str| vectors(&[part]);
-        let (query_norm, key_norm) = (norm(QUERY_NORM)?, norm(KEY_NORM)?);
+        let of = Reader::new(config, products, weights, index);
         let mut norms = [None, None, None, None];
         for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
-            *slot = part.map(norm).transpose()?.flatten();
+            *slot = part.map(|part| of.norm(part)).transpose()?.flatten();
         }
-        // Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.
-        let join = |names: &[&str], inner: usize| {
-            let of = |part: &&str| Some((name(index, part), width(part)?));
-            let matrices: Vec<(String, usize)> = names.iter().filter_map(of).collect();
-            LayerMatrix::read(products, weights, &matrices, inner)
-        };
-        let (c, f, q) = (config.hidden, config.intermediate, config.heads * config.head_dim);
+        let (c, q) = (config.hidden, config.heads * config.head_dim);
         Ok(Self {
-            qkv: join(&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], c)?,
-            output: join(&["self_attn.o_proj"], q)?,
-            gate_up: join(&["mlp.gate_proj", "mlp.up_proj"], c)?,
-            down: join(&["mlp.down_proj"], f)?,
-            bias: vectors(&BIASES)?,
+            qkv: of.join(&INPUTS.map(str::to_owned), c)?,
+            bias: of.biases(&INPUTS.map(str::to_owned))?,
+            output: of.join(&[OUTPUT.to_owned()], q)?,
+            output_bias: of.biases(&[OUTPUT.to_owned()])?,
+            mlp: match config.experts.filter(|_| config.sparse[index]) {
+                None => Mlp::Dense(of.gated(MLP)?),
+                Some(experts) => {
+                    let router = weights.transposed(&[(name(index, ROUTER), experts.count)], c)?;
+                    Mlp::Experts(tensor(router, &[c, experts.count])?)
+                }
+            },
             norms,
-            query_norm,
-            key_norm,
+            query_norm: of.norm(QUERY_NORM)?,
+            key_norm: of.norm(KEY_NORM)?,
             window: config.windows[index],
+        })
+    }
+}
+
+/// Reads the parts of a layer.
+struct Reader<'a> {
+    config: &'a Config,
+    products: Products,
+    weights: &'a Weights,
+    index: usize,
+    parts: Vec<Part>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(config: &'a Config, products: Products, weights: &'a Weights, index: usize) -> Self {
+        Self { config, products, weights, index, parts: parts(config, index) }
+    }
+
+    fn shape(&self, part: &str) -> Option<&[usize]> {
+        self.parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice())
+    }
+
+    /// Those of some vectors that the architecture has, one after the other.
+    fn vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
+        let mut values = Vec::new();
+        for part in names {
+            if let Some(shape) = self.shape(&part) {
+                values.extend(self.weights.take(&name(self.index, &part), shape)?);
+            }
+        }
+        let length = values.len();
+        (length > 0).then(|| tensor(values, &[length])).transpose()
+    }
+
+    fn biases(&self, of: &[String]) -> Result<Option<Tensor>> {
+        self.vectors(of.iter().map(|part| bias(part)))
+    }
+
+    fn norm(&self, part: &str) -> Result<Option<Tensor>> {
+        let Some(shape) = self.shape(part) else { return Ok(None) };
+        let values = tensors::norm(self.config, self.weights, &name(self.index, part), shape)?;
+        tensor(values, shape).map(Some)
+    }
+
+    /// Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.
+    fn join(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
+        let of = |part: &String| Some((name(self.index, part), self.shape(part)?[0]));
+        let matrices: Vec<(String, usize)> = names.iter().filter_map(of).collect();
+        LayerMatrix::read(self.products, self.weights, &matrices, inner)
+    }
+
+    fn gated(&self, of: &str) -> Result<Gated> {
+        let (gate_up, down) = (GATED.map(|part| format!("{of}.{part}")), [format!("{of}.{DOWN}")]);
+        let width = self.shape(&gate_up[0]).map_or(0, |shape| shape[0]);
+        Ok(Gated {
+            gate_up: self.join(&gate_up, self.config.hidden)?,
+            gate_up_bias: self.biases(&gate_up)?,
+            down: self.join(&down, width)?,
+            down_bias: self.biases(&down)?,
         })
     }
 }

@@ -1,10 +1,21 @@
 //! Tables of the rotary position embedding.
+//!
+//! The rope types `dynamic` and `longrope` turn a long sequence by other frequencies than a short one: transformers takes the
+//! longest of a batch for all of it; here each sequence goes by its own length, which for one sequence is the same, and
+//! depends on nothing that runs beside it. What continues one context is one tree, as long as its longest way.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::config::Rope;
+use super::batch::Batch;
+use super::config::Config;
+use super::rope_config::{Llama3Scaling, Rope, Scaling, Yarn};
+use crate::error::{Error, Result};
 
-/// Cosines and sines, one row of `head_dim / 2` for each position.
+/// Regimes of sequence length that tables are kept of.
+const KEPT: usize = 8;
+
+/// Cosines and sines, one row of half the channels that turn for each position.
 pub(super) struct RotaryTable {
     pub(super) cos: Vec<f32>,
     pub(super) sin: Vec<f32>,
@@ -12,66 +23,222 @@ pub(super) struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// `(cos, sin)` of one position, each `[head_dim / 2]`.
-    pub(super) fn at(&self, position: usize) -> (&[f32], &[f32]) {
-        let range = position * self.half..(position + 1) * self.half;
+    /// `(cos, sin)` of one row, each of half the channels that turn.
+    pub(super) fn at(&self, row: usize) -> (&[f32], &[f32]) {
+        let range = row * self.half..(row + 1) * self.half;
         (&self.cos[range.clone()], &self.sin[range])
     }
 }
 
-/// The rotary embedding of one backbone; its table grows with the longest segment seen.
+/// A rotary embedding; its tables grow with the longest segment seen.
 pub(super) struct Rotary {
-    frequencies: Vec<f32>,
-    table: RwLock<Arc<RotaryTable>>,
+    rope: Rope,
+    /// Channels of a head that turn; none where a layer has no rotary embedding.
+    width: usize,
+    /// By the regime of a sequence's length.
+    tables: RwLock<BTreeMap<usize, Arc<RotaryTable>>>,
+}
+
+/// Those of a backbone: each once, and which of them a layer has.
+pub(super) struct Rotaries {
+    all: Vec<Rotary>,
+    of_layer: Vec<usize>,
+}
+
+impl Rotaries {
+    pub(super) fn new(config: &Config) -> Self {
+        let width = config.rotary_width;
+        let of_windows = config.window_rope.as_ref().unwrap_or(&config.rope);
+        let all = vec![
+            Rotary::new(&config.rope, width),
+            Rotary::new(of_windows, width),
+            // Positions make no difference.
+            Rotary::new(&config.rope, 0),
+        ];
+        let of = |layer: usize| match (config.rotated[layer], config.windows[layer], &config.window_rope) {
+            (false, ..) => 2,
+            (true, Some(_), Some(_)) => 1,
+            _ => 0,
+        };
+        Self { all, of_layer: (0..config.layers).map(of).collect() }
+    }
+
+    /// That of a layer.
+    pub(super) fn of(&self, layer: usize) -> &Rotary {
+        &self.all[self.of_layer[layer]]
+    }
+
+    /// Each that some layer has, with its number.
+    pub(super) fn used(&self) -> impl Iterator<Item = (usize, &Rotary)> {
+        self.all.iter().enumerate().filter(|(number, _)| self.of_layer.contains(number))
+    }
+
+    /// The number of a layer's.
+    pub(super) fn number(&self, layer: usize) -> usize {
+        self.of_layer[layer]
+    }
 }
 
 impl Rotary {
-    pub(super) fn new(rope: &Rope, head_dim: usize) -> Self {
-        let empty = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: head_dim / 2 };
-        Self { frequencies: frequencies(rope, head_dim), table: RwLock::new(Arc::new(empty)) }
+    pub(super) fn new(rope: &Rope, width: usize) -> Self {
+        Self { rope: rope.clone(), width, tables: RwLock::new(BTreeMap::new()) }
     }
 
-    /// A table for at least `positions` positions.
+    /// A table for at least the first `positions` positions of a sequence of so many tokens.
     pub(super) fn table(&self, positions: usize) -> Arc<RotaryTable> {
-        let half = self.frequencies.len();
-        let current = Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner));
-        if current.cos.len() >= positions * half {
-            return current;
+        self.of_regime(self.regime(positions), positions)
+    }
+
+    /// A table, and the row in it of each row of a batch.
+    pub(super) fn rows(&self, batch: &Batch) -> (Arc<RotaryTable>, Vec<usize>) {
+        let positions = batch.positions();
+        let longest = batch.longest();
+        if self.regime(longest) == self.regime(0) {
+            return (self.of_regime(self.regime(0), longest), positions);
         }
+        let lengths = tree_lengths(batch);
+        let mut firsts: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut all = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: self.width / 2 };
+        let mut rows = positions;
+        for (segment, &length) in batch.segments.iter().zip(&lengths) {
+            let regime = self.regime(length);
+            let first = *firsts.entry(regime).or_insert_with(|| {
+                let first = all.cos.len() / all.half.max(1);
+                let own = self.of_regime(regime, longest);
+                all.cos.extend_from_slice(&own.cos);
+                all.sin.extend_from_slice(&own.sin);
+                first
+            });
+            rows[segment.clone()].iter_mut().for_each(|row| *row += first);
+        }
+        (Arc::new(all), rows)
+    }
+
+    /// A table for rows that are added to sequences, at their positions.
+    ///
+    /// # Errors
+    /// A sequence so long that its first keys would have turned by other frequencies.
+    pub(super) fn continued(&self, positions: &[usize]) -> Result<Arc<RotaryTable>> {
+        let longest = positions.iter().max().map_or(0, |last| last + 1);
+        if self.regime(longest) != self.regime(0) {
+            return Err(Error::bad_input(
+                "a text grows beyond the context up to which its rope type keeps its frequencies",
+            )
+            .expected(format!("at most {} tokens with what is generated", self.stable()))
+            .found(longest.to_string())
+            .hint("keys that are cached would have to turn again; shorter prompts or fewer new tokens stay below it"));
+        }
+        Ok(self.of_regime(self.regime(0), longest))
+    }
+
+    /// Up to which length a sequence's frequencies do not depend on it.
+    fn stable(&self) -> usize {
+        match &self.rope.scaling {
+            Some(Scaling::Dynamic { positions, .. }) => *positions,
+            Some(Scaling::LongRope(of)) => of.original_max_position_embeddings,
+            _ => usize::MAX,
+        }
+    }
+
+    /// What frequencies depend on of a sequence's length.
+    fn regime(&self, length: usize) -> usize {
+        match &self.rope.scaling {
+            _ if length <= self.stable() || self.width == 0 => 0,
+            Some(Scaling::LongRope(_)) => 1,
+            _ => length,
+        }
+    }
+
+    fn of_regime(&self, regime: usize, positions: usize) -> Arc<RotaryTable> {
+        let half = self.width / 2;
+        let known = self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&regime).cloned();
+        if let Some(known) = known.filter(|of| of.cos.len() >= positions * half) {
+            return known;
+        }
+        let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
         // The angle is formed in f32 like in transformers, then its cosine exactly.
-        let angles = (0..positions).flat_map(|p| self.frequencies.iter().map(move |f| f64::from(p as f32 * f)));
-        let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
+        let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
+        let (cos, sin) = angles.map(|angle| (angle.cos() as f32 * attention, angle.sin() as f32 * attention)).unzip();
         let grown = Arc::new(RotaryTable { cos, sin, half });
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&grown);
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        if tables.len() >= KEPT {
+            tables.clear();
+        }
+        tables.insert(regime, Arc::clone(&grown));
         grown
     }
 }
 
-/// Angular frequency of each channel pair, `theta^(−2i/D)`, rescaled for `llama3` (transformers, `_compute_llama3_parameters`).
-fn frequencies(rope: &Rope, head_dim: usize) -> Vec<f32> {
-    let plain = (0..head_dim / 2).map(|i| {
-        let exponent = (2 * i) as f32 / head_dim as f32;
-        (1.0 / rope.theta.powf(f64::from(exponent))) as f32
-    });
-    let Some(scaling) = rope.scaling else {
-        return plain.collect();
-    };
+/// Of each segment, the longest way of its tree.
+fn tree_lengths(batch: &Batch) -> Vec<usize> {
+    let ends: Vec<usize> = (0..batch.segments.len()).map(|s| batch.prefix(s).len() + batch.segments[s].len()).collect();
+    let root = |segment: usize| batch.parents[segment].unwrap_or(segment);
+    let mut longest = vec![0; ends.len()];
+    (0..ends.len()).for_each(|segment| longest[root(segment)] = longest[root(segment)].max(ends[segment]));
+    (0..ends.len()).map(|segment| longest[root(segment)]).collect()
+}
+
+/// Angular frequency of each pair of channels, and what cosines and sines are multiplied by: as transformers' modeling_rope_utils.py
+/// has them. `regime` is that of the sequence's length ([`Rotary::regime`]).
+fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
+    let powers = |theta: f64| (0..width / 2).map(move |i| theta.powf(f64::from((2 * i) as f32 / width as f32)));
+    let plain = || powers(rope.theta).map(|power| (1.0 / power) as f32);
+    match &rope.scaling {
+        None => (plain().collect(), 1.0),
+        Some(Scaling::Linear { factor }) => (plain().map(|of| of / *factor as f32).collect(), 1.0),
+        Some(Scaling::Dynamic { factor, positions }) => {
+            let longest = regime.max(*positions) as f64 / *positions as f64;
+            let width = width as f64;
+            let theta = rope.theta * (factor * longest - (factor - 1.0)).powf(width / (width - 2.0));
+            (powers(theta).map(|power| (1.0 / power) as f32).collect(), 1.0)
+        }
+        Some(Scaling::Llama3(scaling)) => (plain().map(|of| llama3(*scaling, of)).collect(), 1.0),
+        Some(Scaling::Yarn(scaling)) => (yarn(*scaling, rope.theta, plain().collect()), scaling.attention as f32),
+        Some(Scaling::LongRope(scaling)) => {
+            let divisors = if regime == 0 { &scaling.short } else { &scaling.long };
+            let of = |(power, by): (f64, &f64)| (1.0 / (power * by)) as f32;
+            (powers(rope.theta).zip(divisors).map(of).collect(), scaling.attention as f32)
+        }
+    }
+}
+
+/// transformers' `_compute_llama3_parameters`.
+fn llama3(scaling: Llama3Scaling, plain: f32) -> f32 {
     let context = scaling.original_max_position_embeddings;
     let (longest, shortest) = (context / scaling.low_freq_factor, context / scaling.high_freq_factor);
-    plain
-        .map(|plain| {
-            let frequency = f64::from(plain);
-            let wavelength = std::f64::consts::TAU / frequency;
-            let scaled = if wavelength < shortest {
-                frequency
-            } else if wavelength > longest {
-                frequency / scaling.factor
-            } else {
-                let keep = (context / wavelength - scaling.low_freq_factor)
-                    / (scaling.high_freq_factor - scaling.low_freq_factor);
-                (1.0 - keep) * frequency / scaling.factor + keep * frequency
-            };
-            scaled as f32
-        })
-        .collect()
+    let frequency = f64::from(plain);
+    let wavelength = std::f64::consts::TAU / frequency;
+    let scaled = if wavelength < shortest {
+        frequency
+    } else if wavelength > longest {
+        frequency / scaling.factor
+    } else {
+        let keep =
+            (context / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+        (1.0 - keep) * frequency / scaling.factor + keep * frequency
+    };
+    scaled as f32
+}
+
+/// transformers' `_compute_yarn_parameters`.
+fn yarn(scaling: Yarn, theta: f64, plain: Vec<f32>) -> Vec<f32> {
+    let width = (2 * plain.len()) as f64;
+    let turns = |count: f64| {
+        let part = scaling.original_max_position_embeddings / (count * std::f64::consts::TAU);
+        width * part.ln() / (2.0 * theta.ln())
+    };
+    let (mut low, mut high) = (turns(scaling.beta_fast), turns(scaling.beta_slow));
+    if scaling.truncate {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    (low, high) = (low.max(0.0), high.min(width - 1.0));
+    if low == high {
+        high += 0.001;
+    }
+    let of = |(i, frequency): (usize, f32)| {
+        let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+        let frequency = f64::from(frequency);
+        (frequency / scaling.factor * ramp + frequency * (1.0 - ramp)) as f32
+    };
+    plain.into_iter().enumerate().map(of).collect()
 }

@@ -82,7 +82,10 @@ impl Float {
 pub(super) struct Stored<'a> {
     pub(super) shard: &'a Shard,
     pub(super) name: &'a str,
+    /// Its shape is that of what is read.
     pub(super) info: TensorInfo,
+    /// The element that it begins at: another than the first where it is a part of what is stored.
+    pub(super) first: usize,
     pub(super) float: Float,
 }
 
@@ -182,7 +185,7 @@ impl Stored<'_> {
     /// The bytes from element `first` on, as many as fit, if they are of finite numbers.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let width = self.float.width();
-        self.shard.read(self.name, &self.info, first * width, bytes)?;
+        self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?;
         if self.float.finite(bytes) {
             return Ok(());
         }

@@ -5,11 +5,27 @@ pub(crate) const FINAL_NORM: &str = "model.norm.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
 pub(super) const QUERY_NORM: &str = "self_attn.q_norm";
 pub(super) const KEY_NORM: &str = "self_attn.k_norm";
-/// Of queries, keys and values.
-pub(super) const BIASES: [&str; 3] = ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"];
+/// Queries, keys and values.
+pub(super) const INPUTS: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
+pub(crate) const OUTPUT: &str = "self_attn.o_proj";
+/// Gate and up of an MLP, below it.
+pub(super) const GATED: [&str; 2] = ["gate_proj", "up_proj"];
+pub(crate) const DOWN: &str = "down_proj";
+pub(crate) const MLP: &str = "mlp";
+pub(super) const ROUTER: &str = "mlp.gate";
 
 /// Of a part of a layer.
 pub(crate) fn name(layer: usize, part: &str) -> String {
-    let of = if BIASES.contains(&part) { "" } else { ".weight" };
+    let of = if part.ends_with(".bias") { "" } else { ".weight" };
     format!("model.layers.{layer}.{part}{of}")
+}
+
+/// An expert's MLP.
+pub(crate) fn expert(number: usize) -> String {
+    format!("{MLP}.experts.{number}")
+}
+
+/// What a projection adds.
+pub(crate) fn bias(part: &str) -> String {
+    format!("{part}.bias")
 }

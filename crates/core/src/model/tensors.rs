@@ -1,11 +1,20 @@
-//! The tensors of a backbone: which they are, and their shapes in the weight files.
+//! The tensors of a backbone: which they are, what they are called in the weight files, and their shapes there.
+//!
+//! The decoder asks for each projection by a name of its own. Where an architecture's files hold several in one tensor
+//! (Phi-3), or call them otherwise (Mixtral), [`checked`] tells the weights where they are.
 
 use std::path::Path;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
 
 use super::architecture::QueryKeyNorm;
 use super::attached::{BranchPlace, norm_name};
 use super::config::Config;
-use super::tensor_name::{BIASES, EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
+use super::program::Sublayer;
+use super::tensor_name::{
+    DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
+};
 use super::weights::Weights;
 use crate::error::Result;
 
@@ -33,9 +42,32 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         weights.call(HEAD, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
-    let parts = parts(config);
     for layer in 0..config.layers {
-        parts.iter().try_for_each(|(part, shape)| weights.check(&name(layer, part), shape))?;
+        for part in stored(config, layer) {
+            let own = name(layer, &part.name);
+            let placed = part.stacked.map(|(of, shape, first)| (format!("model.layers.{layer}.{of}"), shape, first));
+            match placed.filter(|(of, ..)| !weights.holds(&own) && weights.holds(of)) {
+                None => weights.check(&own, &part.shape)?,
+                // transformers' own form of experts in memory.
+                Some((of, shape, first)) => {
+                    weights.call_rows(&of, &shape, first, &own);
+                    weights.call_rows(&of, &shape, first, &name(layer, &part.holds[0].0));
+                    weights.check(&own, &part.shape)?;
+                    continue;
+                }
+            }
+            match part.holds.as_slice() {
+                [(one, _)] if *one == part.name => (),
+                [(one, _)] => weights.call(&own, &name(layer, one)),
+                several => {
+                    let mut first = 0;
+                    for (one, rows) in several {
+                        weights.call_rows(&own, &part.shape, first, &name(layer, one));
+                        first += rows;
+                    }
+                }
+            }
+        }
     }
     weights.check(FINAL_NORM, &[c])?;
     if !tied {
@@ -46,33 +78,140 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
-/// The tensors of a layer with the shapes that they are stored in: matrices `[out, in]`, and those norms and
-/// biases that the architecture has.
-pub(crate) fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
-    let (c, f) = (config.hidden, config.intermediate);
+/// A part of a layer with its shape: matrices `[out, in]`.
+pub(crate) type Part = (String, Vec<usize>);
+
+/// The parts of a layer as the decoder asks for them, with those norms and biases that the architecture has.
+pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
+    let c = config.hidden;
     let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-    let matrices = [
-        ("self_attn.q_proj", q, c),
-        ("self_attn.k_proj", kv, c),
-        ("self_attn.v_proj", kv, c),
-        ("self_attn.o_proj", c, q),
-        ("mlp.gate_proj", f, c),
-        ("mlp.up_proj", f, c),
-        ("mlp.down_proj", c, f),
-    ];
+    let mut parts: Vec<Part> = Vec::new();
+    let mut add = |part: String, shape: [usize; 2], biased: bool| {
+        if biased {
+            parts.push((bias(&part), vec![shape[0]]));
+        }
+        parts.push((part, shape.to_vec()));
+    };
+    for (part, width) in INPUTS.into_iter().zip([q, kv, kv]) {
+        add(part.to_owned(), [width, c], config.biases.inputs);
+    }
+    add(OUTPUT.to_owned(), [c, q], config.biases.output);
+    let mut gated = |of: &str, f: usize, biased: bool| {
+        GATED.iter().for_each(|part| add(format!("{of}.{part}"), [f, c], biased));
+        add(format!("{of}.{DOWN}"), [c, f], biased);
+    };
+    match config.experts.filter(|_| config.sparse[layer]) {
+        None => gated(MLP, config.intermediate, config.biases.mlp),
+        Some(of) => {
+            (0..of.count).for_each(|number| gated(&expert(number), of.width, false));
+            add(ROUTER.to_owned(), [of.count, c], false);
+        }
+    }
     let (query, key) = match config.architecture.query_key_norm {
         QueryKeyNorm::None => (None, None),
         QueryKeyNorm::PerHead => (Some(config.head_dim), Some(config.head_dim)),
         QueryKeyNorm::WholeProjection => (Some(q), Some(kv)),
     };
-    let norms =
-        [(QUERY_NORM, query), (KEY_NORM, key)].into_iter().filter_map(|(part, width)| Some((part, vec![width?])));
-    let matrices = matrices.into_iter().map(|(part, outer, inner)| (part, vec![outer, inner]));
-    let biases = BIASES.into_iter().zip([q, kv, kv]).filter(|_| config.architecture.projection_bias);
-    let biases = biases.map(|(part, width)| (part, vec![width]));
-    matrices
-        .chain(biases)
-        .chain(norms)
-        .chain(config.architecture.norms.into_iter().flatten().map(|part| (part, vec![c])))
-        .collect()
+    let norms = [(QUERY_NORM, query), (KEY_NORM, key)].into_iter();
+    parts.extend(norms.filter_map(|(part, width)| Some((part.to_owned(), vec![width?]))));
+    parts.extend(config.architecture.norms.into_iter().flatten().map(|part| (part.to_owned(), vec![c])));
+    parts
+}
+
+/// A tensor of a layer as weight files hold it.
+pub(crate) struct StoredPart {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    /// What the decoder asks for of it, one below the other, with the rows of each.
+    pub(crate) holds: Vec<(String, usize)>,
+    /// Which half of a layer it ends: what a map of that half's branch goes into.
+    pub(crate) ends: Option<Sublayer>,
+    /// The tensor that holds it among others in another form of the files, that one's shape, and the first row.
+    stacked: Option<(String, Vec<usize>, usize)>,
+}
+
+/// The tensors of a layer as the architecture's weight files hold them.
+pub(crate) fn stored(config: &Config, layer: usize) -> Vec<StoredPart> {
+    let parts = parts(config, layer);
+    let of = |part: &str| parts.iter().find(|(known, _)| known == part);
+    let fused: Vec<(&str, Vec<String>)> = if config.architecture.fused {
+        let gated = GATED.iter().map(|part| format!("{MLP}.{part}")).collect();
+        vec![("self_attn.qkv_proj", INPUTS.map(str::to_owned).to_vec()), ("mlp.gate_up_proj", gated)]
+    } else {
+        Vec::new()
+    };
+    let mut stored: Vec<StoredPart> = Vec::new();
+    for (part, shape) in &parts {
+        if let Some((name, all)) = fused.iter().find(|(_, all)| all.contains(part)) {
+            if all[0] == *part {
+                let holds: Vec<(String, usize)> =
+                    all.iter().filter_map(|part| of(part)).map(|(part, shape)| (part.clone(), shape[0])).collect();
+                let rows = holds.iter().map(|(_, rows)| rows).sum();
+                let shape = vec![rows, shape[1]];
+                stored.push(StoredPart { name: (*name).to_owned(), shape, holds, ends: None, stacked: None });
+            }
+            continue;
+        }
+        let holds = vec![(part.clone(), shape[0])];
+        let (name, stacked) = expert_name(config, part, shape);
+        stored.push(StoredPart { name, shape: shape.clone(), holds, ends: ends(part), stacked });
+    }
+    stored
+}
+
+/// The half that a projection ends, or what it adds.
+fn ends(part: &str) -> Option<Sublayer> {
+    let matrix = part.strip_suffix(".bias").unwrap_or(part);
+    if matrix == OUTPUT {
+        return Some(Sublayer::Attention);
+    }
+    let mlp = matrix.starts_with(MLP) && matrix.strip_suffix(DOWN).is_some_and(|of| of.ends_with('.'));
+    mlp.then_some(Sublayer::Mlp)
+}
+
+type Stacked = Option<(String, Vec<usize>, usize)>;
+
+/// What files call a part of an MLP of experts, and where it stands where all experts are in one tensor.
+fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked) {
+    let plain = (part.to_owned(), None);
+    let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
+    if part == ROUTER {
+        // transformers' form in memory has Mixtral's elsewhere.
+        let stacked = (names.router != ROUTER).then(|| (format!("{ROUTER}.weight"), shape.to_vec(), 0));
+        return (names.router.to_owned(), stacked);
+    }
+    let own = part.strip_prefix(MLP).and_then(|of| of.strip_prefix(".experts.")).and_then(|of| of.split_once('.'));
+    let Some((number, matrix)) = own else { return plain };
+    let Ok(index) = number.parse::<usize>() else { return plain };
+    let (c, f, count) = (config.hidden, experts.width, experts.count);
+    let (file, stacked) = match GATED.iter().position(|of| *of == matrix) {
+        Some(place) => (place, ("gate_up_proj", vec![count, 2 * f, c], (2 * index + place) * f)),
+        None => (2, ("down_proj", vec![count, c, f], index * c)),
+    };
+    let (all, shape, first) = stacked;
+    let name = format!("{}.{number}.{}", names.experts, names.matrices[file]);
+    (name, Some((format!("{MLP}.experts.{all}"), shape, first)))
+}
+
+/// What a norm multiplies by, which is not what is stored where the architecture adds 1 to that.
+///
+/// # Errors
+/// As [`Weights::take`].
+pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+    let mut values = weights.take(name, shape)?;
+    if config.architecture.norms_add_one {
+        values.iter_mut().for_each(|weight| *weight += 1.0);
+    }
+    Ok(values)
+}
+
+/// What embeddings are multiplied by where the architecture scales them: √C, rounded to the type that they are stored in, as
+/// transformers has it of a model that is loaded in that type.
+pub(crate) fn embedding_factor(config: &Config, weights: &Weights) -> Option<f32> {
+    let root = (config.hidden as f64).sqrt() as f32;
+    config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING) {
+        Some(Dtype::BF16) => bf16::from_f32(root).to_f32(),
+        Some(Dtype::F16) => f16::from_f32(root).to_f32(),
+        _ => root,
+    })
 }

@@ -24,8 +24,21 @@ pub struct Weights {
     /// Tensor name → position in `shards`.
     holder: BTreeMap<String, usize>,
     taken: BTreeSet<String>,
-    /// Names that tensors are asked for by → those that they are stored under, where these are others.
-    stored: BTreeMap<String, String>,
+    /// Names that tensors are asked for by → where they are stored, where that is under others.
+    stored: BTreeMap<String, Place>,
+}
+
+/// A stored tensor, or some of its rows.
+struct Place {
+    stored: String,
+    rows: Option<Rows>,
+}
+
+/// Rows of a stored tensor, all of whose dimensions but the last count them.
+struct Rows {
+    /// The whole tensor's shape.
+    shape: Vec<usize>,
+    first: usize,
 }
 
 impl Weights {
@@ -77,7 +90,14 @@ impl Weights {
 
     /// From now on the tensor `stored` is asked for as `name`.
     pub(super) fn call(&mut self, stored: &str, name: &str) {
-        self.stored.insert(name.to_owned(), stored.to_owned());
+        self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows: None });
+    }
+
+    /// From now on the rows of the tensor `stored` of that shape, from `first` on, are asked for as `name`: as many as are
+    /// asked for then.
+    pub(super) fn call_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
+        let rows = Some(Rows { shape: shape.to_vec(), first });
+        self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
     }
 
     /// Whether the files have a tensor of that name.
@@ -88,13 +108,14 @@ impl Weights {
     /// The tensors that were checked: what each is asked for as, its name in its file, and that file.
     pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
-            let asked = self.stored.iter().find(|(_, of)| *of == stored).map_or(stored, |(asked, _)| asked);
+            let whole = |(_, of): &(&String, &Place)| of.rows.is_none() && of.stored == *stored;
+            let asked = self.stored.iter().find(whole).map_or(stored, |(asked, _)| asked);
             Some((asked.as_str(), stored.as_str(), self.shards[*self.holder.get(stored)?].path.as_path()))
         })
     }
 
     fn stored_name<'a>(&'a self, name: &'a str) -> &'a str {
-        self.stored.get(name).map_or(name, String::as_str)
+        self.stored.get(name).map_or(name, |of| of.stored.as_str())
     }
 
     /// The type that a tensor is stored in; none where there is no such tensor.
@@ -160,25 +181,34 @@ impl Weights {
     }
 
     fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<Stored<'a>> {
+        let rows = self.stored.get(name).and_then(|of| of.rows.as_ref());
         let name = self.stored_name(name);
-        let missing = || self.missing_tensor(name, shape);
+        let whole = rows.map_or(shape, |rows| rows.shape.as_slice());
+        let missing = || self.missing_tensor(name, whole);
         let at = *self.holder.get(name).ok_or_else(missing)?;
         let shard = &self.shards[at];
-        let info = shard.metadata.info(name).ok_or_else(missing)?;
-        if info.shape != shape {
+        let mut info = shard.metadata.info(name).ok_or_else(missing)?.clone();
+        if info.shape != whole {
             return Err(Error::bad_input("a tensor has the wrong shape")
                 .at(shard.place(name))
-                .expected(format!("{shape:?}"))
+                .expected(format!("{whole:?}"))
                 .found(format!("{:?}", info.shape))
                 .hint("config.json and the weight file are of different models, or the config was edited"));
         }
+        let inner = shape.last().copied().unwrap_or(1);
+        let first = rows.map_or(0, |rows| rows.first) * inner;
+        let (asked, there) = (shape.iter().product::<usize>(), whole.iter().product::<usize>());
+        if whole.last() != shape.last() || first + asked > there {
+            return Err(Error::job("rows are asked for that a tensor has not").at(shard.place(name)));
+        }
+        info.shape = shape.to_vec();
         let Some(float) = Float::of(info.dtype) else {
             return Err(Error::bad_input("a tensor has a type that the decoder does not read")
                 .at(shard.place(name))
                 .expected("F32, F16 or BF16")
                 .found(format!("{:?}", info.dtype)));
         };
-        Ok(Stored { shard, name, info: info.clone(), float })
+        Ok(Stored { shard, name, info, first, float })
     }
 
     /// Refuses tensors that nothing asked for: a bias left out would be a wrong result without a word.

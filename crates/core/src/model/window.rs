@@ -21,7 +21,7 @@ const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// The window of each layer.
+/// The window of each layer; `rotated` says which have a rotary embedding.
 ///
 /// # Errors
 /// A window that the architecture has not in transformers; a wrong entry.
@@ -29,6 +29,7 @@ pub(super) fn of(
     entries: &Entries<'_>,
     architecture: &Architecture,
     layers: usize,
+    rotated: &[bool],
     notes: &mut Vec<String>,
 ) -> Result<Vec<Option<usize>>> {
     let kinds = kinds(entries, layers)?;
@@ -82,7 +83,43 @@ pub(super) fn of(
             };
             Ok((0..layers).map(|layer| width.filter(|_| layer >= first)).collect())
         }
+        SlidingWindow::SwitchedWhole => {
+            let window = if switch == Some(true) { width(entries, notes)? } else { None };
+            let other = if window.is_some() { FULL } else { SLIDING };
+            match kinds.iter().flatten().find(|kind| kind.as_str() == Some(other)) {
+                Some(&found) => refused(LAYERS, found, &format!("the same in every layer, as `{SWITCH}` says")),
+                None => Ok(vec![window; layers]),
+            }
+        }
+        SlidingWindow::Patterned { every, key } => {
+            // Its masks are made whatever the layers ask for: transformers takes no null.
+            let width = entries.count(KEY, MOST_TOKENS)?;
+            let named = key.and_then(|key| Some(key).filter(|key| entries.get(key).is_some()));
+            let every = named.map_or(Ok(every), |key| entries.count(key, MOST_TOKENS))?;
+            let sliding = |layer: usize| match &kinds {
+                Some(kinds) => kinds[layer].as_str() == Some(SLIDING),
+                None => (layer + 1) % every != 0,
+            };
+            Ok((0..layers).map(|layer| sliding(layer).then_some(width)).collect())
+        }
+        SlidingWindow::Unrotated => {
+            let width = entries.optional_count(KEY, MOST_TOKENS)?.filter(|_| switch == Some(true));
+            match kinds {
+                Some(kinds) => match sliding(&kinds) {
+                    Some(found) if width.is_none() => {
+                        refused(LAYERS, &found, &format!("{FULL}, or `{SWITCH}: true` and a `{KEY}`"))
+                    }
+                    _ => Ok(kinds.iter().map(|kind| width.filter(|_| kind.as_str() == Some(SLIDING))).collect()),
+                },
+                None => Ok(rotated.iter().map(|rotated| width.filter(|_| !rotated)).collect()),
+            }
+        }
     }
+}
+
+/// `layer_types` of layers with such windows.
+pub(crate) fn layer_types(windows: impl Iterator<Item = Option<usize>>) -> Value {
+    windows.map(|window| if window.is_some() { SLIDING } else { FULL }).collect::<Vec<_>>().into()
 }
 
 /// The first layer that has a window, where a config of an architecture tells by one number which layers have windows, or
@@ -128,7 +165,8 @@ mod tests {
         let architecture = ARCHITECTURES.iter().find(|of| of.model_type == model_type).unwrap();
         let map: &Map<String, Value> = entries.as_object().unwrap();
         let mut notes = Vec::new();
-        of(&Entries { map, prefix: "" }, architecture, 3, &mut notes).map(|windows| (windows, notes))
+        of(&Entries { map, prefix: "" }, architecture, 3, &[true, false, true], &mut notes)
+            .map(|windows| (windows, notes))
     }
 
     /// Expected: `config.sliding_window` and `config.layer_types` of transformers 5.23.0 on three layers.
@@ -155,6 +193,23 @@ mod tests {
                 vec![Some(8), None, Some(8)],
             ),
             ("llama", json!({"layer_types": ["full_attention", "full_attention", "full_attention"]}), full.clone()),
+            ("qwen3_moe", json!({"sliding_window": 8}), full.clone()),
+            (
+                "qwen3_moe",
+                json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2}),
+                all.clone(),
+            ),
+            ("gemma2", json!({"sliding_window": 8}), vec![Some(8), None, Some(8)]),
+            ("gemma3_text", json!({"sliding_window": 8}), all.clone()),
+            ("gemma3_text", json!({"sliding_window": 8, "sliding_window_pattern": 2}), vec![Some(8), None, Some(8)]),
+            (
+                "gemma3_text",
+                json!({"sliding_window": 8, "sliding_window_pattern": 2,
+                    "layer_types": ["full_attention", "full_attention", "sliding_attention"]}),
+                vec![None, None, Some(8)],
+            ),
+            ("smollm3", json!({"sliding_window": 8}), full.clone()),
+            ("smollm3", json!({"use_sliding_window": true, "sliding_window": 8}), vec![None, Some(8), None]),
         ] {
             let (found, notes) = windows(model_type, &entries).unwrap();
             assert_eq!(found, expected, "{model_type} {entries}");
@@ -193,6 +248,8 @@ mod tests {
             ),
             ("qwen2", json!({"use_sliding_window": "yes"}), "use_sliding_window"),
             ("qwen2", json!({"use_sliding_window": true, "max_window_layers": -1}), "max_window_layers"),
+            ("gemma2", json!({"sliding_window": null}), "sliding_window"),
+            ("smollm3", json!({"sliding_window": 8, "layer_types": kinds("sliding_attention")}), "layer_types"),
         ] {
             let text = windows(model_type, &entries).unwrap_err().to_string();
             assert!(text.contains(key), "{model_type} {entries}: {text}");

@@ -25,6 +25,11 @@ pub trait Recovery: Send + Sync {
         false
     }
 
+    /// Where its repair stands.
+    fn place(&self) -> Place {
+        Place::Stream
+    }
+
     /// The spans of a removed region that get an operator each: by default the region as a whole.
     fn spans(&self, region: Span) -> Vec<Span> {
         vec![region]
@@ -48,6 +53,19 @@ pub trait Recovery: Send + Sync {
     /// # Errors
     /// The activations do not determine one.
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution>;
+}
+
+/// Where a method's repair stands: what an architecture can take into its weights depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Nowhere.
+    Nothing,
+    /// Factors on the rows that both halves of the layer before a cut end in.
+    Rows,
+    /// A map of what that layer's MLP adds.
+    Branch,
+    /// An operator of the residual stream.
+    Stream,
 }
 
 /// The sequences of a calibration that a repair is solved on.

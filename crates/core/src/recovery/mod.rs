@@ -31,7 +31,7 @@ use crate::quantity::MOST_TOKENS;
 pub use boundary::{Boundary, Span};
 pub use degenerate::degenerate;
 use method::RecoveryEntry;
-pub use method::{Fitted, Recovery};
+pub use method::{Fitted, Place, Recovery};
 pub use none::NAME as NONE;
 pub use repair::{Repair, Solution, System};
 pub use repair_metrics::RepairMetrics;

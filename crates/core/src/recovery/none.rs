@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::Boundary;
-use super::method::{Recovery, RecoveryEntry};
+use super::method::{Place, Recovery, RecoveryEntry};
 use super::repair::{Repair, Solution};
 use crate::error::Result;
 use crate::options::{self, Options};
@@ -29,6 +29,10 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
 impl Recovery for None {
     fn repairs(&self) -> bool {
         false
+    }
+
+    fn place(&self) -> Place {
+        Place::Nothing
     }
 
     fn solve(&self, _: &Boundary<'_>) -> Result<Solution> {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, add_magnitudes};
-use super::method::{Recovery, RecoveryEntry};
+use super::method::{Place, Recovery, RecoveryEntry};
 use super::repair::{Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
@@ -88,6 +88,13 @@ fn form(settings: &Settings) -> Result<(Granularity, Target)> {
 }
 
 impl Recovery for PruneAndComp {
+    fn place(&self) -> Place {
+        match self.granularity {
+            Granularity::Channel => Place::Rows,
+            Granularity::Scalar => Place::Stream,
+        }
+    }
+
     fn spans(&self, region: Span) -> Vec<Span> {
         self.placement.spans(region)
     }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span};
-use super::method::{Recovery, RecoveryEntry};
+use super::method::{Place, Recovery, RecoveryEntry};
 use super::repair::Solution;
 use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
@@ -89,6 +89,10 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
 }
 
 impl Recovery for Cosine {
+    fn place(&self) -> Place {
+        Place::Branch
+    }
+
     fn spans(&self, region: Span) -> Vec<Span> {
         self.boundary.spans(region)
     }

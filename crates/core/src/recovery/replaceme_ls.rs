@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, branch_and_target};
 use super::least_squares::{self, Solved};
-use super::method::{Recovery, RecoveryEntry};
+use super::method::{Place, Recovery, RecoveryEntry};
 use super::repair::{Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
@@ -61,6 +61,10 @@ fn ends_in_norm(config: &Config) -> bool {
 }
 
 impl Recovery for LeastSquares {
+    fn place(&self) -> Place {
+        Place::Branch
+    }
+
     fn spans(&self, region: Span) -> Vec<Span> {
         self.boundary.spans(region)
     }

@@ -9,6 +9,8 @@ use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
 use super::device::{DeviceName, FloatType};
+use super::half::End;
+use super::head::Ends;
 use super::layout::{Layout, Piece};
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory};
 use super::notes::Notes;
@@ -20,9 +22,9 @@ use crate::model::batch::{Batch, Prediction};
 use crate::model::config::Config;
 use crate::model::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
 use crate::model::program::{Step, Sublayer};
-use crate::model::rope::Rotary;
+use crate::model::rope::Rotaries;
 use crate::model::tensor_name::FINAL_NORM;
-use crate::model::tensors::checked;
+use crate::model::tensors::{self, checked};
 use crate::model::trie::{Model, Observer, Trie};
 
 /// The name of the engine in keys.
@@ -55,7 +57,7 @@ pub struct CandleEngine {
     dtype: FloatType,
     parts: Parts,
     final_norm: Tensor, // [C]
-    rotary: Rotary,
+    rotaries: Rotaries,
     /// The windows of its layers, each once.
     windows: Vec<Option<usize>>,
     operators: Operators,
@@ -79,15 +81,6 @@ impl ResidualStream for Stream {
     fn rows(&self) -> Result<HostRows> {
         self.x.rows()
     }
-}
-
-/// How far a half of a layer is computed.
-#[derive(Clone, Copy, PartialEq)]
-enum End {
-    /// Its last projection.
-    Projection,
-    /// Its branch: the projection, and the norm after it where there is one.
-    Branch,
 }
 
 /// What a device without room ends in; `of` is what it had no room for, or the device where that is the weights.
@@ -116,13 +109,13 @@ impl CandleEngine {
         } else {
             memory::share(memory, all, |tokens| memory::activations(&config, tokens))
         };
-        let final_norm = weights.take(FINAL_NORM, &[config.hidden])?;
+        let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
         let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
         let parts = Parts::new(&config, weights, &device, at.dtype, budget)?;
         parts
             .fill()
             .map_err(|error| if is_out_of_memory(&error) { full(&error, at.device.to_string()) } else { error })?;
-        let rotary = Rotary::new(&config.rope, config.head_dim);
+        let rotaries = Rotaries::new(&config);
         let engine = Self {
             id: at.id(),
             operators: Operators::new(&device),
@@ -130,7 +123,7 @@ impl CandleEngine {
             dtype: at.dtype,
             parts,
             final_norm,
-            rotary,
+            rotaries,
             windows: config.windows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
             piece_tokens: AtomicUsize::new(piece_tokens),
             notes: Notes::default(),
@@ -155,6 +148,10 @@ impl CandleEngine {
         f64::from(self.config.norm_eps)
     }
 
+    fn ends(&self) -> Ends<'_> {
+        Ends { norm: &self.final_norm, eps: self.eps(), cap: self.config.logit_cap }
+    }
+
     fn is_cpu(&self) -> bool {
         matches!(self.device, Device::Cpu)
     }
@@ -168,9 +165,9 @@ impl CandleEngine {
         let most_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
         if rows < batch.tokens() {
-            return Layout::of_rows(rows, tokens, &self.device).map(Arc::new);
+            return Ok(Arc::new(Layout::of_rows(rows, tokens)));
         }
-        Layout::new(batch, tokens, most_scores, &self.windows, &self.rotary, &self.device).map(Arc::new)
+        Layout::new(batch, tokens, most_scores, &self.windows, &self.rotaries, &self.device).map(Arc::new)
     }
 
     fn stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {
@@ -231,52 +228,18 @@ impl CandleEngine {
 
     /// One half of a layer, as far as is asked for, of the rows of a piece.
     fn branch(&self, half: Sublayer, layer: &LayerTensors, piece: &Piece, x: &Tensor, end: End) -> Result<Tensor> {
-        let before = match half {
-            Sublayer::Attention => &layer.norms[0],
-            Sublayer::Mlp => &layer.norms[2],
-        };
-        let normed = before.as_ref().map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, self.eps()))?;
-        let out = match half {
-            Sublayer::Attention => ops::linear(&self.attention(layer, piece, &normed)?, &layer.output)?,
-            Sublayer::Mlp => ops::mlp(&normed, &layer.gate, &layer.up, &layer.down)?,
-        };
-        match layer.norm_after(half).filter(|_| end != End::Projection) {
-            Some(weight) => ops::rms_norm(&out, weight, self.eps()),
-            None => Ok(out),
-        }
-    }
-
-    /// # Shapes
-    /// `x [rows, C]`; result `[rows, H·D]`.
-    fn attention(&self, layer: &LayerTensors, piece: &Piece, x: &Tensor) -> Result<Tensor> {
-        let (rows, head_dim) = (x.dim(0)?, self.config.head_dim);
-        let [query, key, value] = [&layer.query, &layer.key, &layer.value];
-        type Projection<'a> = (&'a Tensor, Option<&'a Tensor>);
-        let heads = |(weight, bias): Projection<'_>, norm: Option<&Tensor>, heads, turned| -> Result<Tensor> {
-            let x = ops::biased(&ops::linear(x, weight)?, bias)?;
-            let shape = (rows, heads, head_dim);
-            // A norm of a head's width norms each head by itself, one of the whole width all heads together.
-            let x = match norm {
-                None => x.reshape(shape)?,
-                Some(weight) if weight.elem_count() == head_dim => {
-                    ops::rms_norm(&x.reshape(shape)?, weight, self.eps())?
-                }
-                Some(weight) => ops::rms_norm(&x, weight, self.eps())?.reshape(shape)?,
-            };
-            if turned { ops::rotate(&x, &piece.cos, &piece.sin) } else { Ok(x) }
-        };
-        let [query_bias, key_bias, value_bias] = layer.biases.each_ref().map(Option::as_ref);
-        let queries = heads((query, query_bias), layer.query_norm.as_ref(), self.config.heads, true)?;
-        let keys = heads((key, key_bias), layer.key_norm.as_ref(), self.config.kv_heads, true)?;
-        let values = heads((value, value_bias), None, self.config.kv_heads, false)?;
-        let of_groups = piece.groups.iter().map(|group| {
-            let [keys, values] = [&keys, &values].map(|x| group.keys.of(x));
-            ops::attention(&group.queries.of(&queries)?, &keys?, &values?, group.mask(layer.window)?)
-        });
-        let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
-        let blocks = piece.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
-        let blocks = blocks.collect::<Result<Vec<_>>>()?;
-        Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
+        let scores = ops::Scores::of(&self.config);
+        let turned = piece.turned.get(self.rotaries.number(layer.index)).and_then(Option::as_ref);
+        layer.branch(&self.config, half, x, end, turned, |queries, keys, values| {
+            let of_groups = piece.groups.iter().map(|group| {
+                let [keys, values] = [keys, values].map(|x| group.keys.of(x));
+                ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(layer.window)?, scores)
+            });
+            let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
+            let blocks = piece.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
+            let blocks = blocks.collect::<Result<Vec<_>>>()?;
+            Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
+        })
     }
 
     fn step(&self, step: &Step, piece: &Piece, x: &Tensor) -> Result<Tensor> {
@@ -370,7 +333,7 @@ impl Model for CandleEngine {
         let targets = batch.targets_among(stream.x.dim(0)?);
         let mut rows = self.numbers() / self.config.vocab;
         loop {
-            let done = head::predictions(&stream.x, &self.final_norm, self.eps(), &weight, &targets, rows);
+            let done = head::predictions(&stream.x, self.ends(), &weight, &targets, rows);
             match done {
                 Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
                 done => return done,
@@ -423,7 +386,7 @@ impl Engine for CandleEngine {
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
         let c = self.config.hidden;
         let x = Tensor::from_slice(stream, (stream.len() / c, c), &self.device)?.to_dtype(self.dtype.tensors())?;
-        head::logits(&x, &self.final_norm, self.eps(), &self.parts.head()?, rows)?.flatten_all()?.rows()
+        head::logits(&x, self.ends(), &self.parts.head()?, rows)?.flatten_all()?.rows()
     }
 
     fn notes(&self) -> Vec<String> {

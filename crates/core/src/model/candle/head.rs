@@ -9,16 +9,23 @@ use crate::model::batch::{Prediction, ScoredRow};
 /// Numbers of the output projection that are held in f32 at a time.
 const TILE: usize = 1 << 24;
 
+/// What stands before and behind the output projection: the final norm `[C]`, and what logits are bounded by.
+#[derive(Clone, Copy)]
+pub(super) struct Ends<'a> {
+    pub(super) norm: &'a Tensor,
+    pub(super) eps: f64,
+    pub(super) cap: Option<f32>,
+}
+
 /// `ln p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the likeliest
 /// token. Rows of which all targets are asked for together are projected once.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `norm [C]`, `weight [vocab, C]`; one value for each target. Targets stand in ascending rows; `most_rows`
+/// `x [tokens, C]`, `weight [vocab, C]`; one value for each target. Targets stand in ascending rows; `most_rows`
 /// bounds the rows of logits that are held at a time.
 pub(super) fn predictions(
     x: &Tensor,
-    norm: &Tensor,
-    eps: f64,
+    ends: Ends<'_>,
     weight: &Tensor,
     targets: &[ScoredRow],
     most_rows: usize,
@@ -27,7 +34,7 @@ pub(super) fn predictions(
     let mut predictions = Vec::with_capacity(targets.len());
     for rows in rows.chunks(most_rows.max(1)) {
         let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
-        let logits = logits(x, norm, eps, weight, &indices)?; // [rows, vocab]
+        let logits = logits(x, ends, weight, &indices)?; // [rows, vocab]
         let (of_row, token): (Vec<u32>, Vec<u32>) =
             rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
         let (values, likeliest) = scored(&logits, &of_row, &token)?;
@@ -45,19 +52,19 @@ pub(super) fn predictions(
 ///
 /// # Shapes
 /// As [`predictions`]; result `[rows, vocab]`.
-pub(super) fn logits(x: &Tensor, norm: &Tensor, eps: f64, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
+pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
     let indices: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
     let x = x.index_select(&Tensor::new(indices, x.device())?, 0)?;
-    let x = ops::wide(&ops::rms_norm(&x, norm, eps)?)?;
+    let x = ops::wide(&ops::rms_norm(&x, ends.norm, ends.eps)?)?;
     if weight.dtype() == DType::F32 {
-        return ops::linear(&x, weight);
+        return ops::capped(ops::linear(&x, weight)?, ends.cap);
     }
     // A copy of the whole table in f32 would be twice as large as the table.
     let (vocab, channels) = weight.dims2()?;
     let tile = (TILE / channels).max(1);
     let of_tile = |first: usize| ops::linear(&x, &ops::wide(&weight.narrow(0, first, tile.min(vocab - first))?)?);
     let tiles = (0..vocab).step_by(tile).map(of_tile).collect::<Result<Vec<_>>>()?;
-    Ok(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? })
+    ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, ends.cap)
 }
 
 /// Of `logits [rows, vocab]`: the log-probability of each target, and the likeliest token of each row. Of equal logits,
@@ -95,7 +102,12 @@ mod tests {
             };
             let (x, weight) = (half(&x, (1, channels)), half(&weight, (vocab, channels)));
             let norm = Tensor::ones(channels, DType::F32, &Device::Cpu).unwrap();
-            let ours = logits(&x, &norm, 0.0, &weight, &[0]).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let ours = logits(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &[0])
+                .unwrap()
+                .flatten_all()
+                .unwrap()
+                .to_vec1::<f32>()
+                .unwrap();
             assert_eq!(ours.len(), vocab);
             let wide = |of: &Tensor| of.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
             let (normed, weight) = (wide(&ops::rms_norm(&x, &norm, 0.0).unwrap()), wide(&weight));
@@ -121,7 +133,8 @@ mod tests {
         // The norm makes each row 1: three logits of 1 and 61 of 0.
         let denominator = (3.0 * 1f64.exp() + 61.0).ln();
         for most_rows in [1, 2, 100] {
-            let ours = predictions(&x, &norm, 0.0, &weight, &targets, most_rows).unwrap();
+            let ours =
+                predictions(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &targets, most_rows).unwrap();
             for (ours, (logit, likeliest)) in ours.iter().zip([(1.0, true), (1.0, false), (0.0, false), (1.0, true)]) {
                 assert!((f64::from(ours.log_probability) - (logit - denominator)).abs() < 1e-6, "{ours:?}");
                 assert_eq!(ours.likeliest, likeliest);

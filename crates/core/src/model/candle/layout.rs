@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
-use crate::model::rope::Rotary;
+use crate::model::rope::Rotaries;
 
 /// Rows of a block: beyond that, masked products cost more than what larger ones save.
 const BLOCK_ROWS: usize = 256;
@@ -28,9 +28,9 @@ pub(super) struct Layout {
 pub(super) struct Piece {
     /// Their rows of the batch.
     pub(super) rows: Range<usize>,
-    /// Of each row's position, `[rows, D/2]`.
-    pub(super) cos: Tensor,
-    pub(super) sin: Tensor,
+    /// Cosines and sines of each row by each of the backbone's rotary embeddings, `[rows, R/2]`; none of those that no layer
+    /// has, and of one that turns nothing.
+    pub(super) turned: Vec<Option<(Tensor, Tensor)>>,
     pub(super) groups: Vec<Group>,
     /// For each block, in the order of its queries, its group and its place there.
     pub(super) order: Vec<(usize, usize)>,
@@ -82,7 +82,7 @@ impl Layout {
         piece_tokens: usize,
         most_scores: usize,
         windows: &[Option<usize>],
-        rotary: &Rotary,
+        rotaries: &Rotaries,
         device: &Device,
     ) -> Result<Self> {
         let trees = trees(batch);
@@ -92,23 +92,21 @@ impl Layout {
             let start = trees[first].start;
             let fitting = trees[first..].iter().take_while(|tree| tree.end - start <= piece_tokens).count();
             let last = first + fitting.max(1);
-            pieces.push(Piece::new(batch, &trees[first..last], most_scores, windows, rotary, device)?);
+            pieces.push(Piece::new(batch, &trees[first..last], most_scores, windows, rotaries, device)?);
             first = last;
         }
         Ok(Self { pieces, piece_tokens })
     }
 
     /// Rows that no attention joins any more.
-    pub(super) fn of_rows(rows: usize, piece_tokens: usize, device: &Device) -> Result<Self> {
-        let nowhere = Tensor::zeros((1, 1), DType::F32, device)?;
+    pub(super) fn of_rows(rows: usize, piece_tokens: usize) -> Self {
         let of = |start: usize| Piece {
             rows: start..rows.min(start + piece_tokens),
-            cos: nowhere.clone(),
-            sin: nowhere.clone(),
+            turned: Vec::new(),
             groups: Vec::new(),
             order: Vec::new(),
         };
-        Ok(Self { pieces: (0..rows).step_by(piece_tokens.max(1)).map(of).collect(), piece_tokens })
+        Self { pieces: (0..rows).step_by(piece_tokens.max(1)).map(of).collect(), piece_tokens }
     }
 }
 
@@ -118,7 +116,7 @@ impl Piece {
         trees: &[Range<usize>],
         most_scores: usize,
         windows: &[Option<usize>],
-        rotary: &Rotary,
+        rotaries: &Rotaries,
         device: &Device,
     ) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
@@ -156,17 +154,22 @@ impl Piece {
                 groups.push(Group { queries, keys, masks: masks.clone() });
             }
         }
-        let table = rotary.table(batch.longest());
-        let positions = batch.positions();
-        let (mut cos, mut sin) = (Vec::new(), Vec::new());
-        for &position in &positions[rows.clone()] {
-            let of_row = table.at(position);
-            cos.extend_from_slice(of_row.0);
-            sin.extend_from_slice(of_row.1);
+        let mut turned = Vec::new();
+        for (number, rotary) in rotaries.used() {
+            let (table, of_rows) = rotary.rows(batch);
+            let (mut cos, mut sin) = (Vec::new(), Vec::new());
+            for &row in &of_rows[rows.clone()] {
+                let of_row = table.at(row);
+                cos.extend_from_slice(of_row.0);
+                sin.extend_from_slice(of_row.1);
+            }
+            turned.resize(number + 1, None);
+            if !cos.is_empty() {
+                let shape = (rows.len(), cos.len() / rows.len());
+                turned[number] = Some((Tensor::from_vec(cos, shape, device)?, Tensor::from_vec(sin, shape, device)?));
+            }
         }
-        let shape = (rows.len(), cos.len() / rows.len());
-        let (cos, sin) = (Tensor::from_vec(cos, shape, device)?, Tensor::from_vec(sin, shape, device)?);
-        Ok(Self { rows, cos, sin, groups, order })
+        Ok(Self { rows, turned, groups, order })
     }
 }
 
@@ -257,7 +260,7 @@ fn mask(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::Rope;
+    use crate::model::config::Config;
 
     fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
         let mut batch = Batch::default();
@@ -268,8 +271,10 @@ mod tests {
     }
 
     fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
-        let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, 4);
-        Layout::new(batch, piece_tokens, most_scores, &WINDOWS, &rotary, &Device::Cpu).unwrap()
+        let file =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
+        let rotaries = Rotaries::new(&Config::read_file(&file).unwrap());
+        Layout::new(batch, piece_tokens, most_scores, &WINDOWS, &rotaries, &Device::Cpu).unwrap()
     }
 
     const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];

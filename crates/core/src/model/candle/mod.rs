@@ -2,6 +2,7 @@
 
 mod device;
 mod engine;
+mod half;
 mod head;
 mod layout;
 mod memory;
@@ -12,6 +13,7 @@ mod parts;
 
 pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
+pub use half::{End, Turned};
 pub(crate) use memory::is_out_of_memory;
-pub use parts::LayerTensors;
 pub(super) use parts::{BranchPlace, weight_bytes};
+pub use parts::{GatedTensors, LayerTensors, MlpTensors};

@@ -8,6 +8,8 @@
 use candle_core::{D, DType, Device, Tensor};
 
 use crate::error::Result;
+use crate::model::architecture::Activation;
+use crate::model::config::Config;
 
 /// The type that sums are formed in: f32 for half precision, else the tensor's own.
 pub fn wide(x: &Tensor) -> Result<Tensor> {
@@ -69,19 +71,31 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(of.broadcast_div(&root)?.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
 }
 
-/// The rotary embedding: channel `i` of a head turns with channel `i + D/2`.
+/// The rotary embedding: of the first `R` channels of a head, `i` turns with `i + R/2`; the others stay.
 ///
 /// # Shapes
-/// `x [rows, heads, D]`, `cos` and `sin [rows, D/2]`, of each row's position; result `[rows, heads, D]`.
+/// `x [rows, heads, D]`, `cos` and `sin [rows, R/2]`, of each row's position; result `[rows, heads, D]`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let of = wide(x)?;
-    let half = x.dim(D::Minus1)? / 2;
+    let (all, half) = (x.dim(D::Minus1)?, cos.dim(D::Minus1)?);
     let (a, b) = (of.narrow(D::Minus1, 0, half)?, of.narrow(D::Minus1, half, half)?);
     let [cos, sin] = [cos, sin].map(|table| table.to_dtype(of.dtype())?.unsqueeze(1));
     let (cos, sin) = (cos?, sin?);
     let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
     let second = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
-    Ok(Tensor::cat(&[first, second], D::Minus1)?.to_dtype(x.dtype())?)
+    let mut parts = vec![first, second];
+    if all > 2 * half {
+        parts.push(of.narrow(D::Minus1, 2 * half, all - 2 * half)?);
+    }
+    Ok(Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())?)
+}
+
+/// `cap·tanh(x / cap)`, where there is a cap.
+pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
+    match cap {
+        Some(cap) => Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?),
+        None => Ok(x),
+    }
 }
 
 /// Softmax over the last dimension, in f32 (f64 for f64). A row that is −∞ throughout gives NaN.
@@ -102,12 +116,28 @@ fn shifted(x: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
 }
 
+/// What scores of attention are multiplied by, and what bounds them then ([`capped`]).
+#[derive(Debug, Clone, Copy)]
+pub struct Scores {
+    pub scale: f64,
+    pub cap: Option<f32>,
+}
+
+impl Scores {
+    /// Those of a backbone.
+    pub fn of(config: &Config) -> Self {
+        let plain = config.scale == 1.0 / (config.head_dim as f32).sqrt();
+        let scale = if plain { 1.0 / (config.head_dim as f64).sqrt() } else { f64::from(config.scale) };
+        Self { scale, cap: config.score_cap }
+    }
+}
+
 /// Attention of query heads that share keys and values in groups, for several blocks of like shape.
 ///
 /// # Shapes
 /// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 where a query
 /// sees a key and −∞ where not; result `[blocks, q, H·D]`.
-pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor) -> Result<Tensor> {
+pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
     let (blocks, q, heads, head_dim) = queries.dims4()?;
     let (_, k, shared, _) = keys.dims4()?;
     let group = heads / shared;
@@ -116,20 +146,35 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
     let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
     let scores = wide(&product(&queries, &keys?.t()?)?)?;
-    let scores = (scores / (head_dim as f64).sqrt())?.reshape((blocks, shared, group, q, k))?;
+    let scores = capped((scores * of.scale)?, of.cap)?.reshape((blocks, shared, group, q, k))?;
     let weights = softmax(&scores.broadcast_add(mask)?)?.to_dtype(queries.dtype())?;
     let out = product(&weights.reshape((blocks, shared, group * q, k))?, &values?)?;
     let out = out.reshape((blocks, shared, group, q, head_dim))?.permute((0, 3, 1, 2, 4))?;
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
 }
 
-/// `(silu(x·Gᵀ) * (x·Uᵀ))·Dᵀ`
+/// What stands between an MLP's projections.
+pub fn activated(x: &Tensor, of: Activation) -> Result<Tensor> {
+    Ok(match of {
+        Activation::Silu => x.silu()?,
+        // candle's is the tanh form.
+        Activation::Gelu => x.gelu()?,
+    })
+}
+
+/// `(act(x·Gᵀ) * (x·Uᵀ))·Dᵀ`, each product with its bias, where there is one.
 ///
 /// # Shapes
 /// `x [rows, C]`, `gate` and `up [F, C]`, `down [C, F]`; result `[rows, C]`.
-pub fn mlp(x: &Tensor, gate: &Tensor, up: &Tensor, down: &Tensor) -> Result<Tensor> {
-    let hidden = (linear(x, gate)?.silu()? * linear(x, up)?)?;
-    linear(&hidden, down)
+pub fn mlp(
+    x: &Tensor,
+    [gate, up, down]: [&Tensor; 3],
+    [gate_bias, up_bias, down_bias]: [Option<&Tensor>; 3],
+    activation: Activation,
+) -> Result<Tensor> {
+    let gate = activated(&biased(&linear(x, gate)?, gate_bias)?, activation)?;
+    let hidden = (gate * biased(&linear(x, up)?, up_bias)?)?;
+    biased(&linear(&hidden, down)?, down_bias)
 }
 
 #[cfg(test)]
@@ -195,9 +240,18 @@ mod tests {
         gradients_hold("softmax", &[&[3, 5]], |x| softmax(&x[0]));
         gradients_hold("log-softmax", &[&[3, 5]], |x| log_softmax(&x[0]));
         gradients_hold("attention", &[&[2, 3, 4, 6], &[2, 3, 2, 6], &[2, 3, 2, 6]], |x| {
-            attention(&x[0], &x[1], &x[2], &causal(3))
+            attention(&x[0], &x[1], &x[2], &causal(3), Scores { scale: 0.4, cap: None })
         });
-        gradients_hold("mlp", &[&[3, 4], &[6, 4], &[6, 4], &[4, 6]], |x| mlp(&x[0], &x[1], &x[2], &x[3]));
+        gradients_hold("capped attention", &[&[2, 3, 4, 6], &[2, 3, 2, 6], &[2, 3, 2, 6]], |x| {
+            attention(&x[0], &x[1], &x[2], &causal(3), Scores { scale: 0.4, cap: Some(0.5) })
+        });
+        gradients_hold("part of a head", &[&[3, 2, 6]], |x| rotate(&x[0], &some(8, &[3, 2]), &some(9, &[3, 2])));
+        for of in [Activation::Silu, Activation::Gelu] {
+            let shapes: [&[usize]; 7] = [&[3, 4], &[6, 4], &[6, 4], &[4, 6], &[6], &[6], &[4]];
+            gradients_hold("mlp", &shapes, |x| {
+                mlp(&x[0], [&x[1], &x[2], &x[3]], [Some(&x[4]), Some(&x[5]), Some(&x[6])], of)
+            });
+        }
     }
 
     #[test]
@@ -225,12 +279,12 @@ mod tests {
     #[test]
     fn half_precision_keeps_its_type_and_is_near_f64() {
         let (x, gate, up, down) = (some(1, &[5, 16]), some(2, &[24, 16]), some(3, &[24, 16]), some(4, &[16, 24]));
-        let exact = values(&mlp(&x, &gate, &up, &down).unwrap());
+        let exact = values(&mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap());
         let size = exact.iter().map(|v| v * v).sum::<f64>().sqrt();
         // A few roundings to 11 or 8 bits.
         for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
             let [x, gate, up, down] = [&x, &gate, &up, &down].map(|t| t.to_dtype(dtype).unwrap());
-            let ours = mlp(&x, &gate, &up, &down).unwrap();
+            let ours = mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap();
             assert_eq!(ours.dtype(), dtype);
             let off = values(&ours).iter().zip(&exact).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt() / size;
             assert!(off < tolerance, "{dtype:?}: {off:e}");

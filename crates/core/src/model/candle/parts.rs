@@ -6,13 +6,16 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use super::device::FloatType;
+use super::ops;
 use crate::error::{Error, Result};
 use crate::model::cache::Cache;
 use crate::model::config::Config;
+use crate::model::experts::Experts;
 use crate::model::matrix::Products;
-use crate::model::program::Sublayer;
-use crate::model::tensor_name::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name};
-use crate::model::tensors::parts;
+use crate::model::tensor_name::{
+    DOWN, EMBEDDING, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
+};
+use crate::model::tensors::{self, embedding_factor, parts};
 use crate::model::weights::Weights;
 
 /// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms and biases in f32.
@@ -24,6 +27,8 @@ pub(super) enum TensorPart {
 
 /// A layer's weights as tensors, matrices `[out, in]`.
 pub struct LayerTensors {
+    /// Its index.
+    pub index: usize,
     /// Before and after attention, before and after the MLP; each `[C]`.
     pub norms: [Option<Tensor>; 4],
     pub query_norm: Option<Tensor>,
@@ -32,13 +37,27 @@ pub struct LayerTensors {
     pub key: Tensor,    // [K·D, C]
     pub value: Tensor,  // [K·D, C]
     pub output: Tensor, // [C, H·D]
-    pub gate: Tensor,   // [F, C]
-    pub up: Tensor,     // [F, C]
-    pub down: Tensor,   // [C, F]
-    /// Of queries, keys and values: `[H·D]`, `[K·D]`, `[K·D]`.
-    pub biases: [Option<Tensor>; 3],
+    /// Of queries, keys, values and the output: `[H·D]`, `[K·D]`, `[K·D]`, `[C]`.
+    pub biases: [Option<Tensor>; 4],
+    pub mlp: MlpTensors,
     /// How many tokens a query sees.
     pub window: Option<usize>,
+}
+
+/// What stands in the second half of a layer.
+pub enum MlpTensors {
+    Dense(GatedTensors),
+    /// The router, `[E, C]`, and the experts.
+    Experts(Experts, Tensor, Vec<GatedTensors>),
+}
+
+/// An MLP with a gate.
+pub struct GatedTensors {
+    pub gate: Tensor, // [F, C]
+    pub up: Tensor,   // [F, C]
+    pub down: Tensor, // [C, F]
+    /// `[F]`, `[F]`, `[C]`
+    pub biases: [Option<Tensor>; 3],
 }
 
 /// The layers in order, the head, and the embedding where it is not the head.
@@ -61,7 +80,8 @@ pub(in crate::model) struct BranchPlace {
 fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     // The config counts in f32.
     let of = |bytes: u64| bytes / 4 * dtype.bytes();
-    let mut sizes = vec![of(config.layer_bytes(Products::F32)); config.layers];
+    let layer = |layer: usize| of(Products::F32.bytes() * config.layer_numbers(layer));
+    let mut sizes: Vec<u64> = (0..config.layers).map(layer).collect();
     sizes.extend(vec![of(config.head_bytes(Products::F32)); if config.tied_embeddings { 1 } else { 2 }]);
     sizes
 }
@@ -124,10 +144,17 @@ impl Parts {
         let BranchPlace { config, weights, device, dtype } = &*self.place;
         if self.keeps_all {
             let table = self.table(config.layers + usize::from(!config.tied_embeddings))?;
-            return Ok(table.index_select(&Tensor::new(ids, device)?, 0)?);
+            let rows = table.index_select(&Tensor::new(ids, device)?, 0)?;
+            return match embedding_factor(config, weights) {
+                Some(factor) => Ok((ops::wide(&rows)? * f64::from(factor))?.to_dtype(rows.dtype())?),
+                None => Ok(rows),
+            };
         }
         // A table that is asked for once a batch would drive layers out.
-        let rows = weights.rows(EMBEDDING, [config.vocab, config.hidden], ids)?;
+        let mut rows = weights.rows(EMBEDDING, [config.vocab, config.hidden], ids)?;
+        if let Some(factor) = embedding_factor(config, weights) {
+            rows.iter_mut().for_each(|x| *x *= factor);
+        }
         Ok(Tensor::from_vec(rows, (ids.len(), config.hidden), device)?.to_dtype(dtype.tensors())?)
     }
 
@@ -163,33 +190,56 @@ impl BranchPlace {
     /// # Errors
     /// A tensor that cannot be read, named with file and place.
     pub(in crate::model) fn layer(&self, index: usize) -> Result<LayerTensors> {
-        let parts = parts(&self.config);
-        let shape = |part: &str| parts.iter().find(|(known, _)| *known == part).map(|(_, shape)| shape.as_slice());
+        let config = &self.config;
+        let parts = parts(config, index);
+        let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
         let matrix = |part: &str| {
             let missing = || Error::job("a layer has no such tensor").at(part.to_string());
             self.tensor(&name(index, part), shape(part).ok_or_else(missing)?, self.dtype)
         };
         // What is added or multiplied by channel, where the architecture has it.
         let vector = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
-        let [query_bias, key_bias, value_bias] = BIASES.map(vector);
+        let norm = |part: &str| shape(part).map(|of| self.norm(&name(index, part), of)).transpose();
         let mut norms = [None, None, None, None];
-        for (slot, part) in norms.iter_mut().zip(self.config.architecture.norms) {
-            *slot = part.map(vector).transpose()?.flatten();
+        for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
+            *slot = part.map(norm).transpose()?.flatten();
         }
+        let gated = |of: &str| -> Result<GatedTensors> {
+            let names = [GATED[0], GATED[1], DOWN].map(|part| format!("{of}.{part}"));
+            let [gate, up, down] = names.each_ref().map(|part| matrix(part));
+            let [gate_bias, up_bias, down_bias] = names.each_ref().map(|part| vector(&bias(part)));
+            let biases = [gate_bias?, up_bias?, down_bias?];
+            Ok(GatedTensors { gate: gate?, up: up?, down: down?, biases })
+        };
+        let [query, key, value] = INPUTS.map(matrix);
+        let [query_bias, key_bias, value_bias] = INPUTS.map(|part| vector(&bias(part)));
         Ok(LayerTensors {
+            index,
             norms,
-            query_norm: vector(QUERY_NORM)?,
-            key_norm: vector(KEY_NORM)?,
-            query: matrix("self_attn.q_proj")?,
-            key: matrix("self_attn.k_proj")?,
-            value: matrix("self_attn.v_proj")?,
-            output: matrix("self_attn.o_proj")?,
-            gate: matrix("mlp.gate_proj")?,
-            up: matrix("mlp.up_proj")?,
-            down: matrix("mlp.down_proj")?,
-            biases: [query_bias?, key_bias?, value_bias?],
-            window: self.config.windows[index],
+            query_norm: norm(QUERY_NORM)?,
+            key_norm: norm(KEY_NORM)?,
+            query: query?,
+            key: key?,
+            value: value?,
+            output: matrix(OUTPUT)?,
+            biases: [query_bias?, key_bias?, value_bias?, vector(&bias(OUTPUT))?],
+            mlp: match config.experts.filter(|_| config.sparse[index]) {
+                None => MlpTensors::Dense(gated(MLP)?),
+                Some(of) => {
+                    let experts = (0..of.count).map(|number| gated(&expert(number))).collect::<Result<_>>()?;
+                    MlpTensors::Experts(of, matrix(ROUTER)?, experts)
+                }
+            },
+            window: config.windows[index],
         })
+    }
+
+    /// What a norm multiplies by, in f32.
+    ///
+    /// # Errors
+    /// As [`Self::layer`].
+    pub(in crate::model) fn norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        Ok(Tensor::from_vec(tensors::norm(&self.config, &self.weights, name, shape)?, shape, &self.device)?)
     }
 
     pub(in crate::model) fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
@@ -211,16 +261,6 @@ impl TensorPart {
         match self {
             Self::Layer(layer) => Ok(layer),
             Self::Table(_) => Err(Error::job("a step asks for a layer beyond the last")),
-        }
-    }
-}
-
-impl LayerTensors {
-    /// The norm that a half's branch ends in.
-    pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
-        match half {
-            Sublayer::Attention => self.norms[1].as_ref(),
-            Sublayer::Mlp => self.norms[3].as_ref(),
         }
     }
 }

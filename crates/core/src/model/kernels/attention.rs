@@ -27,19 +27,27 @@ pub(crate) struct Heads<'a> {
     pub(crate) key_norm: Option<Norm<'a>>,
     /// How many tokens a query sees, itself among them.
     pub(crate) window: usize,
+    /// What scores are multiplied by, and what bounds them then.
+    pub(crate) scale: f32,
+    pub(crate) cap: Option<f32>,
 }
 
-/// Attention of all segments.
+/// Attention of all segments; `turned` is the row of the table for each row of the batch.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side); result `[tokens, H·D]`.
 ///
 /// A norm weight of length `D` norms each head by itself, one of the projection's full width all heads together.
-pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &RotaryTable) -> Scratch {
+pub(crate) fn attention(
+    qkv: &[f32],
+    heads: &Heads<'_>,
+    batch: &Batch,
+    (table, turned): (&RotaryTable, &[usize]),
+) -> Scratch {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
-    let rotated = rotate(qkv, heads, &batch.positions(), table); // [tokens, (H + K)·D]
+    let rotated = rotate(qkv, heads, turned, table); // [tokens, (H + K)·D]
     let tokens = qkv.len() / stride;
     let mut out = scratch(tokens * q_width);
     query_blocks(&mut out, q_width, batch, heads.window).into_par_iter().for_each(|block| {
@@ -82,6 +90,9 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &R
                 || {
                     for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
                         let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
+                        if let Some(cap) = heads.cap {
+                            simd::soft_cap(visible, cap);
+                        }
                         // What of the prefix is too far away; and the block's segments before the query's own, and what
                         // is too far away in it.
                         let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
@@ -174,7 +185,7 @@ fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch, window:
     blocks
 }
 
-/// Norms and rotates queries and keys; queries are scaled by `1/√D` as well.
+/// Norms and rotates queries and keys; queries are multiplied by what scores are as well.
 ///
 /// # Shapes
 /// Result `[tokens, (H + K)·D]`.
@@ -183,7 +194,7 @@ pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table:
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, width) = (q_width + 2 * k_width, q_width + k_width);
     let tokens = qkv.len() / stride;
-    let scale = 1.0 / (head_dim as f32).sqrt();
+    let scale = heads.scale;
     let mut out = scratch(tokens * width);
     let step = block_rows(tokens, 64, 256);
     out.par_chunks_mut(step * width).enumerate().for_each(|(task, out)| {
@@ -283,8 +294,10 @@ mod tests {
         let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d);
         let table = rotary.table(batch.longest());
         for window in [usize::MAX, 200, 64, 9, 1] {
-            let heads = Heads { queries: h, keys: k, head_dim: d, query_norm: None, key_norm: None, window };
-            let ours = attention(&qkv, &heads, &batch, &table);
+            let scale = 1.0 / (d as f32).sqrt();
+            let (query_norm, key_norm) = (None, None);
+            let heads = Heads { queries: h, keys: k, head_dim: d, query_norm, key_norm, window, scale, cap: None };
+            let ours = attention(&qkv, &heads, &batch, (&table, &batch.positions()));
             let exact = by_definition(&qkv, [h, k, d], window, &batch, &table);
             let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst < 2e-6, "{segments:?}, window {window}: {worst:e}");

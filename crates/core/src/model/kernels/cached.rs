@@ -60,21 +60,14 @@ pub(crate) fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun
         let (position, run) = rows[row];
         let queries = &rotated[row * rotated_stride + head * group..][..group];
         let seen = (position + 1).saturating_sub(heads.window)..position + 1;
-        attend(queries, run, seen, head * head_dim, k_width, head_dim, out);
+        attend(queries, run, seen, head * head_dim, heads, out);
     });
     out
 }
 
 /// The queries of one position that share a key: `queries [G, D]`, `out` the same.
-fn attend(
-    queries: &[f32],
-    run: &SeenRun<'_>,
-    seen: Range<usize>,
-    channel: usize,
-    width: usize,
-    head_dim: usize,
-    out: &mut [f32],
-) {
+fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize, heads: &Heads<'_>, out: &mut [f32]) {
+    let (width, head_dim) = (heads.keys * heads.head_dim, heads.head_dim);
     let count = seen.len();
     let mut scores = scratch(queries.len() / head_dim * count);
     let (first, end) = (seen.start, seen.end);
@@ -94,6 +87,9 @@ fn attend(
                 }
             }
             out.fill(0.0);
+            if let Some(cap) = heads.cap {
+                simd::soft_cap(&mut scores, cap);
+            }
             let sums = scores.chunks_exact_mut(count).map(simd::numerators).collect::<Vec<_>>();
             for (at, (block, start)) in visible.enumerate() {
                 let value = &block.values[start..][..head_dim];

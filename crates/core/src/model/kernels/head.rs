@@ -13,6 +13,13 @@ use crate::model::batch::{Prediction, ScoredRow};
 const TILE_ROWS: usize = 128;
 const TILE_VOCAB: usize = 1024;
 
+/// What stands before and behind the output projection: the final norm, and what logits are bounded by.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends<'a> {
+    pub(crate) norm: Norm<'a>,
+    pub(crate) cap: Option<f32>,
+}
+
 /// `log p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the
 /// likeliest token. Weights in bf16 are multiplied with rows in bf16; the sums, and what comes after, are in f32.
 ///
@@ -21,7 +28,7 @@ const TILE_VOCAB: usize = 1024;
 pub(crate) fn predictions<K: Kind>(
     x: &[f32],
     channels: usize,
-    norm: Norm<'_>,
+    ends: Ends<'_>,
     weight: &Panels<K>,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
@@ -34,7 +41,7 @@ pub(crate) fn predictions<K: Kind>(
         .map(|rows| {
             let mut normed = scratch(rows.len() * channels);
             let mut tile = scratch(rows.len() * TILE_VOCAB.min(vocab));
-            score(x, channels, norm, weight, rows, &mut normed, &mut tile)
+            score(x, channels, ends, weight, rows, &mut normed, &mut tile)
         })
         .flatten_iter()
         .collect()
@@ -43,14 +50,14 @@ pub(crate) fn predictions<K: Kind>(
 fn score<K: Kind>(
     x: &[f32],
     channels: usize,
-    norm: Norm<'_>,
+    ends: Ends<'_>,
     weight: &Panels<K>,
     rows: &[&[ScoredRow]],
     normed: &mut [f32],
     tile: &mut [f32],
 ) -> Vec<Prediction> {
     let vocab = weight.outer();
-    norm_rows(x, channels, norm, rows.iter().map(|targets| targets[0].row), normed);
+    norm_rows(x, channels, ends.norm, rows.iter().map(|targets| targets[0].row), normed);
     let ready = K::rows(MatrixView::rows(normed, rows.len(), channels));
     // The softmax's denominator, gathered tile by tile: greatest logit so far, and Σ e^(logit − greatest).
     let mut greatest = vec![f32::NEG_INFINITY; rows.len()];
@@ -64,6 +71,7 @@ fn score<K: Kind>(
         let logits = &mut tile[..rows.len() * width];
         columns(logits, Update::Replace, &ready, rows.len(), weight, first..first + width);
         profile::stop(started, 1);
+        cap(logits, ends.cap);
         for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
             simd::widest(
                 #[inline(always)]
@@ -105,16 +113,25 @@ fn score<K: Kind>(
 pub(crate) fn logits<K: Kind>(
     x: &[f32],
     channels: usize,
-    norm: Norm<'_>,
+    ends: Ends<'_>,
     weight: &Panels<K>,
     rows: &[usize],
 ) -> Vec<f32> {
     let vocab = weight.outer();
     let mut normed = vec![0.0; rows.len() * channels];
-    norm_rows(x, channels, norm, rows.iter().copied(), &mut normed);
+    norm_rows(x, channels, ends.norm, rows.iter().copied(), &mut normed);
     let mut out = vec![0.0; rows.len() * vocab];
     product_of_few(&mut out, Update::Replace, MatrixView::rows(&normed, rows.len(), channels), weight);
+    cap(&mut out, ends.cap);
     out
+}
+
+fn cap(logits: &mut [f32], cap: Option<f32>) {
+    let Some(cap) = cap else { return };
+    simd::widest(
+        #[inline(always)]
+        || simd::soft_cap(logits, cap),
+    );
 }
 
 fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Item = usize>, out: &mut [f32]) {
@@ -142,7 +159,7 @@ mod tests {
             weight[token] = 1.0;
         }
         let panels = Panels::<F32>::of_rows(&weight, 1, vocab);
-        let norm = Norm { weight: &[1.0], eps: 1e-5 };
+        let norm = Ends { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
         let flags: Vec<bool> = predictions(&[2.0], 1, norm, &panels, &targets).iter().map(|p| p.likeliest).collect();
         assert_eq!(flags, [true, false, false, false]);
@@ -155,7 +172,7 @@ mod tests {
         let x: Vec<f32> = (0..3 * channels).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
         let weight: Vec<f32> = (0..channels * vocab).map(|i| (i as f32 * 0.011).cos()).collect();
         let ones = vec![1.0; channels];
-        let norm = Norm { weight: &ones, eps: 1e-5 };
+        let norm = Ends { norm: Norm { weight: &ones, eps: 1e-5 }, cap: None };
         let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| ScoredRow { row, token });
         let single = Panels::<F32>::of_rows(&weight, channels, vocab);
         let half = Panels::<Bf16>::of_rows(&weight, channels, vocab);

@@ -9,6 +9,7 @@ use crate::linalg::float32::F32;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{Panels, product, product_of_few};
 use crate::linalg::simd;
+use crate::model::architecture::Activation;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
 pub(crate) const MOST_ROWS: usize = 256;
@@ -51,85 +52,110 @@ impl Weight<'_> {
     }
 }
 
+/// A linear layer: weights `[inner, outer]`, and what it adds, `[outer]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Linear<'a> {
+    pub(crate) weight: Weight<'a>,
+    pub(crate) bias: Option<&'a [f32]>,
+}
+
+impl<'a> From<Weight<'a>> for Linear<'a> {
+    /// Without a bias.
+    fn from(weight: Weight<'a>) -> Self {
+        Self { weight, bias: None }
+    }
+}
+
+impl Linear<'_> {
+    /// As [`Weight::product`], with the bias.
+    fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
+        self.weight.product(x, few, into, out);
+        if let Some(bias) = self.bias {
+            out.chunks_exact_mut(self.weight.outer()).for_each(|row| add(row, bias));
+        }
+    }
+}
+
+/// An MLP with a gate: `gate_up [C, 2F]` (gate first), `down [F, C]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Mlp<'a> {
+    pub(crate) gate_up: Linear<'a>,
+    pub(crate) down: Linear<'a>,
+    pub(crate) activation: Activation,
+}
+
 /// `norm(x)·W + b`, where there is a bias.
 ///
 /// # Shapes
-/// `x [rows, inner]`, `weight [inner, outer]`, `bias [outer]`; result `[rows, outer]`.
-pub(crate) fn project(
-    x: &[f32],
-    inner: usize,
-    before: Option<Norm<'_>>,
-    weight: Weight<'_>,
-    bias: Option<&[f32]>,
-) -> Scratch {
-    let outer = weight.outer();
+/// `x [rows, inner]`; result `[rows, outer]`.
+pub(crate) fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Linear<'_>) -> Scratch {
+    let outer = of.weight.outer();
     let mut out = scratch(x.len() / inner * outer);
     each_block(x, inner, &mut out, outer, |x, _, out, few| {
         let normed = before.map(|norm| normed(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
-        weight.product(x, few, Update::Replace, out);
-        if let Some(bias) = bias {
-            out.chunks_exact_mut(outer).for_each(|row| add(row, bias));
-        }
+        of.product(x, few, Update::Replace, out);
     });
     out
 }
 
-/// `x·W`, then optionally a norm of the result, then optionally added to a residual stream.
+/// `x·W + b`, then optionally a norm of the result, then optionally added to a residual stream.
 ///
 /// # Shapes
-/// `x [rows, inner]`, `weight [inner, outer]`, `residual [rows, outer]`; result `[rows, outer]`.
+/// `x [rows, inner]`, `residual [rows, outer]`; result `[rows, outer]`.
 pub(crate) fn linear(
     x: &[f32],
     inner: usize,
-    weight: Weight<'_>,
+    of: Linear<'_>,
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let outer = weight.outer();
+    let outer = of.weight.outer();
     let mut out = destination(x.len() / inner * outer, after, residual);
     each_block(x, inner, &mut out, outer, |x, first, out, few| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
-        write(x, weight, few, out, after, residual);
+        write(x, of, few, out, after, residual);
     });
     out
 }
 
-/// `silu(norm(x)·G) * (norm(x)·U) · D`, then like [`linear`].
+/// `act(norm(x)·G) * (norm(x)·U) · D`, then like [`linear`].
 ///
 /// # Shapes
-/// `x [rows, C]`, `gate_up [C, 2F]` (gate first), `down [F, C]`; result `[rows, C]`.
+/// `x [rows, C]`; result `[rows, C]`.
 pub(crate) fn mlp(
     x: &[f32],
     channels: usize,
     before: Option<Norm<'_>>,
-    gate_up: Weight<'_>,
-    down: Weight<'_>,
+    of: Mlp<'_>,
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let (rows, width) = (x.len() / channels, gate_up.outer() / 2);
+    let (rows, width) = (x.len() / channels, of.gate_up.weight.outer() / 2);
     let mut out = destination(rows * channels, after, residual);
     each_block(x, channels, &mut out, channels, |x, first, out, few| {
         let block = x.len() / channels;
         let normed = before.map(|norm| normed(x, norm));
         let mut hidden = scratch(block * 2 * width);
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
-        gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
+        of.gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
         simd::widest(
             #[inline(always)]
             || {
                 for row in hidden.chunks_exact_mut(2 * width) {
                     let (gate, up) = row.split_at_mut(width);
-                    simd::silu_mul(gate, up);
+                    match of.activation {
+                        Activation::Silu => simd::silu_mul(gate, up),
+                        Activation::Gelu => simd::gelu_mul(gate, up),
+                    }
                 }
             },
         );
         // The activations stand in the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        write(activations, down, few, out, after, residual);
+        write(activations, of.down, few, out, after, residual);
     });
     out
 }
@@ -163,6 +189,26 @@ pub(crate) fn norm(x: &mut [f32], norm: Norm<'_>) {
         || {
             for row in x.chunks_exact_mut(norm.weight.len()) {
                 simd::rms_norm_in_place(row, norm.weight, norm.eps);
+            }
+        },
+    );
+}
+
+/// Some rows of `x [rows, C]`, one after the other.
+pub(crate) fn gather(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
+    let mut out = Vec::with_capacity(rows.len() * channels);
+    rows.iter().for_each(|&row| out.extend_from_slice(&x[row as usize * channels..][..channels]));
+    out
+}
+
+/// Adds rows, each times its factor, to some rows of `out [rows, C]`.
+pub(crate) fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], values: &[f32]) {
+    simd::widest(
+        #[inline(always)]
+        || {
+            for ((&row, factor), values) in rows.iter().zip(factors).zip(values.chunks_exact(channels)) {
+                let out = &mut out[row as usize * channels..][..channels];
+                out.iter_mut().zip(values).for_each(|(out, value)| *out += factor * value);
             }
         },
     );
@@ -217,17 +263,17 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     out
 }
 
-/// `x·W` to `out`, normed and added as in [`linear`].
+/// `x·W + b` to `out`, normed and added as in [`linear`].
 fn write(
     x: MatrixView<'_, f32>,
-    weight: Weight<'_>,
+    of: Linear<'_>,
     few: bool,
     out: &mut [f32],
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) {
     let into = if after.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
-    weight.product(x, few, into, out);
+    of.product(x, few, into, out);
     let Some(norm) = after else { return };
     simd::widest(
         #[inline(always)]

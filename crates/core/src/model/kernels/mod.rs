@@ -12,9 +12,9 @@ mod scratch;
 
 pub(super) use attention::{Heads, attention, rotate};
 pub(super) use cached::{KeyValues, SeenRun, attention_over, keep};
-pub(super) use head::{logits, predictions};
+pub(super) use head::{Ends, logits, predictions};
 pub(super) use linear::MOST_ROWS as BLOCK_ROWS;
-pub(super) use linear::{Weight, add, apply_diagonal, linear, mlp, norm, project};
+pub(super) use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, norm, project, scatter};
 pub(super) use scratch::Scratch;
 
 /// A root-mean-square norm: weight `[C]` and epsilon.

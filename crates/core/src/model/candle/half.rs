@@ -1,0 +1,133 @@
+//! The halves of a decoder layer in candle's plain operations: what the engine runs, and what is differentiated.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::ops;
+use super::parts::{GatedTensors, LayerTensors, MlpTensors};
+use crate::error::Result;
+use crate::model::config::Config;
+use crate::model::experts::Experts;
+use crate::model::program::Sublayer;
+
+/// How far a half of a layer is computed.
+#[derive(Clone, Copy, PartialEq)]
+pub enum End {
+    /// Its last projection.
+    Projection,
+    /// Its branch: the projection, and the norm after it where there is one.
+    Branch,
+}
+
+/// Cosines and sines of each row, `[rows, R/2]`; none where a layer has no rotary embedding.
+pub type Turned<'a> = Option<&'a (Tensor, Tensor)>;
+
+impl LayerTensors {
+    /// The norm that a half's branch ends in.
+    pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
+        match half {
+            Sublayer::Attention => self.norms[1].as_ref(),
+            Sublayer::Mlp => self.norms[3].as_ref(),
+        }
+    }
+
+    /// The branch of a half, as far as is asked for. `attend` makes of queries `[rows, H, D]`, keys and values `[rows, K, D]`
+    /// what each row has seen, `[rows, H·D]`.
+    ///
+    /// # Shapes
+    /// `x [rows, C]`; result the same.
+    pub fn branch(
+        &self,
+        config: &Config,
+        half: Sublayer,
+        x: &Tensor,
+        end: End,
+        turned: Turned<'_>,
+        attend: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let eps = f64::from(config.norm_eps);
+        let before = match half {
+            Sublayer::Attention => &self.norms[0],
+            Sublayer::Mlp => &self.norms[2],
+        };
+        let normed = before.as_ref().map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, eps))?;
+        let out = match half {
+            Sublayer::Attention => {
+                let [queries, keys, values] = self.heads(config, &normed, turned)?;
+                let context = attend(&queries, &keys, &values)?;
+                ops::biased(&ops::linear(&context, &self.output)?, self.biases[3].as_ref())?
+            }
+            Sublayer::Mlp => self.mlp.forward(config, &normed)?,
+        };
+        match self.norm_after(half).filter(|_| end != End::Projection) {
+            Some(weight) => ops::rms_norm(&out, weight, eps),
+            None => Ok(out),
+        }
+    }
+
+    /// Queries, keys and values of rows that are normed.
+    fn heads(&self, config: &Config, x: &Tensor, turned: Turned<'_>) -> Result<[Tensor; 3]> {
+        let (rows, head_dim, eps) = (x.dim(0)?, config.head_dim, f64::from(config.norm_eps));
+        let project = |weight: &Tensor, bias: &Option<Tensor>| ops::biased(&ops::linear(x, weight)?, bias.as_ref());
+        let heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
+            let shape = (rows, heads, head_dim);
+            // A norm of a head's width norms each head by itself, one of the whole width all heads together.
+            let x = match norm {
+                None => x.reshape(shape)?,
+                Some(weight) if weight.elem_count() == head_dim => ops::rms_norm(&x.reshape(shape)?, weight, eps)?,
+                Some(weight) => ops::rms_norm(&x, weight, eps)?.reshape(shape)?,
+            };
+            turned.map_or_else(|| Ok(x.clone()), |(cos, sin)| ops::rotate(&x, cos, sin))
+        };
+        let [query, key, value, _] = &self.biases;
+        let queries = heads(project(&self.query, query)?, self.query_norm.as_ref(), config.heads)?;
+        let keys = heads(project(&self.key, key)?, self.key_norm.as_ref(), config.kv_heads)?;
+        let values = project(&self.value, value)?.reshape((rows, config.kv_heads, head_dim))?;
+        Ok([queries, keys, values])
+    }
+}
+
+impl MlpTensors {
+    /// # Shapes
+    /// `x [rows, C]`; result the same.
+    fn forward(&self, config: &Config, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(mlp) => mlp.forward(config, x),
+            Self::Experts(of, router, experts) => routed(config, *of, router, experts, x),
+        }
+    }
+}
+
+impl GatedTensors {
+    fn forward(&self, config: &Config, x: &Tensor) -> Result<Tensor> {
+        let biases = self.biases.each_ref().map(Option::as_ref);
+        ops::mlp(x, [&self.gate, &self.up, &self.down], biases, config.activation)
+    }
+}
+
+/// The sum of the experts that each row goes through, in f32, rounded once. Which these are is chosen in this machine's
+/// memory; what they are weighted by stays on the device, where it is differentiated.
+fn routed(config: &Config, of: Experts, router: &Tensor, experts: &[GatedTensors], x: &Tensor) -> Result<Tensor> {
+    let logits = ops::wide(&ops::linear(x, router)?)?; // [rows, E]
+    let shown = logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+    let routes = of.routes(&shown);
+    let rows = x.dim(0)?;
+    let all = ops::softmax(&logits)?;
+    // Zero where a row does not go through an expert: [rows, E]
+    let mut chosen = vec![0.0f32; rows * of.count];
+    for (expert, (tokens, _)) in routes.of_expert.iter().enumerate() {
+        tokens.iter().for_each(|&token| chosen[token as usize * of.count + expert] = 1.0);
+    }
+    let chosen = Tensor::from_vec(chosen, (rows, of.count), x.device())?.to_dtype(all.dtype())?;
+    let mut weights = (all * chosen)?;
+    if of.normalised {
+        weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
+    }
+    let mut out = ops::wide(x)?.zeros_like()?;
+    for (expert, (tokens, _)) in routes.of_expert.into_iter().enumerate().filter(|(_, (of, _))| !of.is_empty()) {
+        let places = Tensor::new(tokens, x.device())?;
+        let value = ops::wide(&experts[expert].forward(config, &x.index_select(&places, 0)?)?)?;
+        let weight = weights.narrow(1, expert, 1)?.contiguous()?.index_select(&places, 0)?; // [its rows, 1]
+        out = out.index_add(&places, &value.broadcast_mul(&weight)?, 0)?;
+    }
+    Ok(out.to_dtype(x.dtype())?)
+}

@@ -1,0 +1,122 @@
+//! Layers of experts (Mixtral, Qwen3-MoE): a router gives each token weights of all experts, and the token's MLP is the sum of
+//! the few with the greatest ones.
+//!
+//! A map `T` behind the sum is a map behind each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)`, as the weights are numbers. So what
+//! folds into an MLP's last projection folds into that of every expert, whatever the router chooses: ReplaceMe's map and
+//! Prune&Comp's factors alike.
+
+use serde_json::Value;
+
+use super::architecture::Architecture;
+use super::entries::Entries;
+use super::window::MOST_TOKENS;
+use crate::error::{Error, Result};
+use crate::linalg::simd;
+
+/// A router over more is none that is known.
+const MOST_EXPERTS: usize = 1 << 14;
+const MOST_WIDTH: usize = 1 << 20;
+const USED: &str = "num_experts_per_tok";
+/// Layers without experts, and at which distance those with some stand.
+pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
+pub(crate) const STEP: &str = "decoder_sparse_step";
+
+/// The experts of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Experts {
+    /// `E`
+    pub count: usize,
+    /// How many a token goes through.
+    pub used: usize,
+    /// Width of an expert's MLP.
+    pub width: usize,
+    /// Whether the weights of those that a token goes through are made to sum to 1.
+    pub normalised: bool,
+}
+
+/// The experts that a config asks for, and which layers have them.
+///
+/// # Errors
+/// A missing or wrong entry, more experts for a token than there are.
+pub(super) fn of(
+    entries: &Entries<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<(Option<Experts>, Vec<bool>)> {
+    let Some(names) = architecture.experts else { return Ok((None, vec![false; layers])) };
+    // transformers' own default of the class that has two names for it.
+    let key = names.count.iter().find(|key| entries.get(key).is_some());
+    let count = key.map_or(Ok(128), |key| entries.count(key, MOST_EXPERTS))?;
+    let used = entries.count(USED, MOST_EXPERTS)?;
+    if used > count {
+        return Err(Error::bad_input("a token goes through more experts than there are")
+            .at(USED)
+            .expected(format!("at most {count}"))
+            .found(used.to_string()));
+    }
+    let normalised = names.normalised.map_or(Ok(None), |key| entries.flag(key))?.unwrap_or(true);
+    let experts = Experts { count, used, width: entries.count(names.width, MOST_WIDTH)?, normalised };
+    let every = entries.optional_count(STEP, MOST_TOKENS)?.unwrap_or(1);
+    let dense: Vec<u64> = match entries.get(DENSE_LAYERS) {
+        None => Vec::new(),
+        Some(value) => {
+            let wrong = || entries.wrong(DENSE_LAYERS, "a list of layers");
+            value.as_array().and_then(|of| of.iter().map(Value::as_u64).collect::<Option<_>>()).ok_or_else(wrong)?
+        }
+    };
+    let sparse = (0..layers).map(|layer| !dense.contains(&(layer as u64)) && (layer + 1) % every == 0);
+    Ok((Some(experts), sparse.collect()))
+}
+
+/// The tokens of each expert.
+#[derive(Debug, PartialEq)]
+pub(super) struct Routes {
+    /// For each expert, its tokens in their order and the weight of each.
+    pub(super) of_expert: Vec<(Vec<u32>, Vec<f32>)>,
+}
+
+impl Experts {
+    /// Deals tokens out: a softmax over all experts in f32, the greatest few of it, of equal ones the first.
+    ///
+    /// # Shapes
+    /// `logits [tokens, E]`.
+    pub(super) fn routes(&self, logits: &[f32]) -> Routes {
+        let mut of_expert = vec![(Vec::new(), Vec::new()); self.count];
+        let mut weights = vec![0.0; self.count];
+        for (token, logits) in logits.chunks_exact(self.count).enumerate() {
+            weights.copy_from_slice(logits);
+            let sum = simd::numerators(&mut weights);
+            weights.iter_mut().for_each(|weight| *weight /= sum);
+            let mut order: Vec<usize> = (0..self.count).collect();
+            order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+            order.truncate(self.used);
+            let total: f32 = if self.normalised { order.iter().map(|&expert| weights[expert]).sum() } else { 1.0 };
+            for expert in order {
+                let (tokens, of): &mut (Vec<u32>, Vec<f32>) = &mut of_expert[expert];
+                tokens.push(token as u32);
+                of.push(weights[expert] / total);
+            }
+        }
+        Routes { of_expert }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand: softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
+    #[test]
+    fn a_token_goes_to_the_greatest_weights_and_of_equal_ones_to_the_first() {
+        let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];
+        for (normalised, expected) in [(true, [2.0 / 7.0, 5.0 / 7.0]), (false, [2.0 / 8.0, 5.0 / 8.0])] {
+            let experts = Experts { count: 3, used: 2, width: 1, normalised };
+            let routes = experts.routes(&logits).of_expert;
+            assert_eq!([&routes[0].0, &routes[1].0, &routes[2].0], [&vec![1], &vec![0, 1], &vec![0]]);
+            let half = if normalised { 0.5 } else { 1.0 / 3.0 };
+            let near = |found: f32, wanted: f32| (found - wanted).abs() < 1e-6;
+            assert!(near(routes[1].1[0], expected[0]) && near(routes[2].1[0], expected[1]), "{routes:?}");
+            assert!(near(routes[0].1[0], half) && near(routes[1].1[1], half), "{routes:?}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What a config says of the rotary embedding, in both dialects, as transformers 5 reads it: base, rope type, which layers
+//! have one, and over how many channels of a head.
+
+use std::ops::RangeInclusive;
+
+use super::architecture::{Architecture, RopeEntries};
+use super::entries::Entries;
+use super::window::MOST_TOKENS;
+use crate::error::{Error, Result};
+
+/// Between 1 (no rotation differs from another) and far beyond any context.
+const THETAS: RangeInclusive<f64> = 1.0..=1e15;
+const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
+/// Entries that say which of the layers have no rotary embedding.
+const LAYERS: &str = "no_rope_layers";
+const INTERVAL: &str = "no_rope_layer_interval";
+
+/// Frequencies of a rotary embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rope {
+    pub theta: f64,
+    pub scaling: Option<Scaling>,
+}
+
+/// What a rope type other than `default` makes of the frequencies.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scaling {
+    /// All are divided by the factor.
+    Linear {
+        factor: f64,
+    },
+    /// The base grows with sequences longer than `positions`.
+    Dynamic {
+        factor: f64,
+        positions: usize,
+    },
+    Llama3(Llama3Scaling),
+    Yarn(Yarn),
+    LongRope(LongRope),
+}
+
+/// The `llama3` rope type: long wavelengths are stretched by `factor`, short ones kept, those between blended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Llama3Scaling {
+    pub factor: f64,
+    pub low_freq_factor: f64,
+    pub high_freq_factor: f64,
+    pub original_max_position_embeddings: f64,
+}
+
+/// The `yarn` rope type (arXiv 2309.00071): pairs that turn less than `beta_slow` times in the original context are stretched,
+/// those that turn more than `beta_fast` times kept, those between blended by a ramp.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Yarn {
+    pub factor: f64,
+    pub beta_fast: f64,
+    pub beta_slow: f64,
+    pub original_max_position_embeddings: f64,
+    /// Whether the ramp's ends are whole numbers.
+    pub truncate: bool,
+    /// What cosines and sines are multiplied by.
+    pub attention: f64,
+}
+
+/// The `longrope` rope type (arXiv 2402.13753): each frequency is divided by a number of its own, one for sequences up to the
+/// original context, another for longer ones.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LongRope {
+    pub short: Vec<f64>,
+    pub long: Vec<f64>,
+    pub original_max_position_embeddings: usize,
+    /// What cosines and sines are multiplied by, at every length.
+    pub attention: f64,
+}
+
+/// The rotary embeddings of a backbone.
+pub(super) struct Ropes {
+    pub(super) rope: Rope,
+    /// Of the layers with a window, where it is another one.
+    pub(super) of_windows: Option<Rope>,
+    /// Channels of a head that turn.
+    pub(super) width: usize,
+    /// Whether each layer has one.
+    pub(super) rotated: Vec<bool>,
+}
+
+/// Reads them.
+///
+/// # Errors
+/// An unknown rope type; an entry that is missing, mistyped, out of range, or that nothing would be computed from.
+pub(super) fn of(
+    entries: &Entries<'_>,
+    architecture: &Architecture,
+    layers: usize,
+    head_dim: usize,
+    notes: &mut Vec<String>,
+) -> Result<Ropes> {
+    let (rope, of_windows) = match architecture.rope {
+        RopeEntries::ByWindow => by_window(entries, head_dim)?,
+        _ => (one(entries, architecture, head_dim, notes)?, None),
+    };
+    let width = width(entries, architecture, head_dim)?;
+    let rotated =
+        if architecture.rope == RopeEntries::SomeLayers { rotated(entries, layers)? } else { vec![true; layers] };
+    Ok(Ropes { rope, of_windows, width, rotated })
+}
+
+/// The map that speaks of the rotary embedding (`convert_rope_params_to_dict`): `rope_scaling` wins as a whole over
+/// `rope_parameters`, unless it is empty; `rope_theta` is the winner's own, else that of the config.
+fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, notes: &mut Vec<String>) -> Result<Rope> {
+    let (old, new) = both(entries)?;
+    if old.is_some() && new.is_some() {
+        notes.push("config.json has rope_scaling and rope_parameters: rope_scaling counts, as in transformers".into());
+    }
+    let inner = old.or(new);
+    let own = inner.as_ref().map_or(Ok(None), |of| of.optional_number("rope_theta", THETAS))?;
+    let theta = own.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
+        // transformers' own default; Llama-2's hub config relies on it. Said, not silent.
+        notes.push("config.json has no rope_theta: taken as 10000".into());
+        10_000.0
+    });
+    let partial = architecture.rope == RopeEntries::Partial;
+    let width = width(entries, architecture, head_dim)?;
+    let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries, partial, width))?;
+    Ok(Rope { theta, scaling })
+}
+
+/// Gemma 3's two: in the old dialect `rope_theta` and `rope_scaling` are of the layers without a window and
+/// `rope_local_base_freq` of those with one; in the new one each kind of layer has its map.
+fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
+    let (old, new) = both(entries)?;
+    if let Some(flat) = new.as_ref().filter(|of| of.map.values().any(|value| !value.is_object() && !value.is_null())) {
+        // transformers leaves such entries beside two default maps, and reads none of them.
+        let expected = "full_attention and sliding_attention, each a map";
+        return Err(Error::bad_input("the config asks for something that the decoder does not compute")
+            .at("rope_parameters")
+            .expected(expected)
+            .found(flat.map.keys().cloned().collect::<Vec<_>>().join(", ")));
+    }
+    let of = |kind: &'static str, outer: &'static str, default: f64, old: Option<Entries<'_>>| -> Result<Rope> {
+        let own = new.as_ref().map_or(Ok(None), |of| of.map_at(kind))?;
+        let inner = own.or(old);
+        let theta = inner.as_ref().map_or(Ok(None), |of| of.optional_number("rope_theta", THETAS))?;
+        let theta = theta.or(entries.optional_number(outer, THETAS)?).unwrap_or(default);
+        let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries, false, head_dim))?;
+        Ok(Rope { theta, scaling })
+    };
+    let full = of("full_attention", "rope_theta", 1e6, old)?;
+    Ok((full, Some(of("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
+}
+
+/// The map of the older dialect, unless it is empty, and that of the newer one.
+fn both<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
+    Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
+}
+
+/// Channels of a head that turn, `int(head_dim · partial_rotary_factor)`.
+fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
+    const KEY: &str = "partial_rotary_factor";
+    if architecture.rope != RopeEntries::Partial {
+        return Ok(head_dim);
+    }
+    let (old, new) = both(entries)?;
+    let inner = old.or(new).map_or(Ok(None), |of| of.optional_number(KEY, 1e-3..=1.0))?;
+    let share = inner.or(entries.optional_number(KEY, 1e-3..=1.0)?).unwrap_or(1.0);
+    let width = (head_dim as f64 * share) as usize;
+    if width == 0 || width % 2 != 0 {
+        let found = format!("{share} of {head_dim} channels");
+        return Err(Error::bad_input("the rotary embedding needs an even number of channels").at(KEY).found(found));
+    }
+    Ok(width)
+}
+
+/// `no_rope_layers`: 1 for each layer that has a rotary embedding, 0 for one that has none.
+fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
+    let Some(value) = entries.get(LAYERS) else {
+        let every = entries.count(INTERVAL, MOST_TOKENS)?;
+        return Ok((0..layers).map(|layer| (layer + 1) % every != 0).collect());
+    };
+    let wrong = || {
+        entries.wrong(
+            LAYERS,
+            &format!("a list of {layers} numbers, 1 for a layer with a rotary embedding, 0 for one without"),
+        )
+    };
+    let list = value.as_array().filter(|list| list.len() == layers).ok_or_else(wrong)?;
+    list.iter().map(|of| of.as_u64().filter(|of| *of < 2).map(|of| of == 1).ok_or_else(wrong)).collect()
+}
+
+/// The context before scaling. For Phi-3 the config's own entry counts, and 4096 without one, whatever the map says.
+fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
+    const KEY: &str = "original_max_position_embeddings";
+    let outer = config.optional_count(KEY, MOST_TOKENS)?;
+    match outer.map_or_else(|| inner.optional_count(KEY, MOST_TOKENS), |of| Ok(Some(of)))? {
+        Some(context) => Ok(context),
+        None => config.count("max_position_embeddings", MOST_TOKENS),
+    }
+}
+
+fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: usize) -> Result<Option<Scaling>> {
+    // "type" is what configs before `rope_type` wrote.
+    let (rope_type, older) = (inner.text("rope_type")?, inner.text("type")?);
+    let named = match rope_type.or(older) {
+        // What Phi-3's first configs called it.
+        Some("su" | "yarn") if partial => "longrope",
+        other => other.unwrap_or("default"),
+    };
+    let own: &[&str] = match named {
+        "default" => &[],
+        "longrope" => {
+            &["factor", "short_factor", "long_factor", "original_max_position_embeddings", "attention_factor"]
+        }
+        "linear" | "dynamic" if !partial => &["factor"],
+        "llama3" if !partial => &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"],
+        "yarn" => &[
+            "factor",
+            "beta_fast",
+            "beta_slow",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "mscale",
+            "mscale_all_dim",
+            "truncate",
+        ],
+        other => {
+            let key = if rope_type.is_some() { "rope_type" } else { "type" };
+            let known =
+                if partial { "default or longrope" } else { "default, linear, dynamic, llama3, yarn or longrope" };
+            return Err(Error::bad_input("unknown rope type")
+                .at(inner.path(key))
+                .expected(known)
+                .found(other.to_string()));
+        }
+    };
+    for (key, value) in inner.map.iter().filter(|(_, value)| !value.is_null()) {
+        let known = match key.as_str() {
+            "type" | "rope_type" | "rope_theta" => true,
+            "partial_rotary_factor" => partial || value.as_f64() == Some(1.0),
+            // Nothing reads them in transformers.
+            "finetuned" => true,
+            key => own.contains(&key),
+        };
+        if !known {
+            return Err(inner
+                .unsupported(key, value, &format!("an entry of the rope type {named}"))
+                .hint("a scaled embedding has a `rope_type`: without one transformers ignores the other entries"));
+        }
+    }
+    let factor = || inner.number("factor", 1.0..=1e6);
+    Ok(Some(match named {
+        "linear" => Scaling::Linear { factor: factor()? },
+        "dynamic" => {
+            Scaling::Dynamic { factor: factor()?, positions: config.count("max_position_embeddings", MOST_TOKENS)? }
+        }
+        "llama3" => Scaling::Llama3(llama3(inner, config)?),
+        "yarn" => Scaling::Yarn(yarn(inner, config)?),
+        "longrope" => Scaling::LongRope(longrope(inner, config, width)?),
+        _ => return Ok(None),
+    }))
+}
+
+fn llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
+    let low_freq_factor = inner.number("low_freq_factor", FACTORS)?;
+    let high_freq_factor = inner.number("high_freq_factor", FACTORS)?;
+    if high_freq_factor <= low_freq_factor {
+        return Err(Error::bad_input("the rotary embedding's factors are in the wrong order")
+            .at(inner.path("high_freq_factor"))
+            .expected(format!("more than low_freq_factor = {low_freq_factor}"))
+            .found(high_freq_factor.to_string()));
+    }
+    Ok(Llama3Scaling {
+        factor: inner.number("factor", 1.0..=1e6)?,
+        low_freq_factor,
+        high_freq_factor,
+        original_max_position_embeddings: original(inner, config)? as f64,
+    })
+}
+
+/// transformers' `_compute_yarn_parameters`.
+fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
+    let original = original(inner, config)? as f64;
+    let factor = match inner.optional_number("factor", 1.0..=1e6)? {
+        Some(factor) => factor,
+        None => (config.count("max_position_embeddings", MOST_TOKENS)? as f64 / original).max(1.0),
+    };
+    // In Python's `or` a zero is as good as nothing.
+    let or = |key: &str, otherwise: f64| -> Result<f64> {
+        Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|of| *of != 0.0).unwrap_or(otherwise))
+    };
+    let scale = |scale: f64, mscale: f64| if scale <= 1.0 { 1.0 } else { 0.1 * mscale * scale.ln() + 1.0 };
+    let (mscale, all) = (or("mscale", 0.0)?, or("mscale_all_dim", 0.0)?);
+    let attention = match inner.optional_number("attention_factor", FACTORS)? {
+        Some(attention) => attention,
+        // One of the two alone changes nothing.
+        None if mscale != 0.0 && all != 0.0 => scale(factor, mscale) / scale(factor, all),
+        None => scale(factor, 1.0),
+    };
+    Ok(Yarn {
+        factor,
+        beta_fast: or("beta_fast", 32.0)?,
+        beta_slow: or("beta_slow", 1.0)?,
+        original_max_position_embeddings: original,
+        // Where there is a map for each kind of layer transformers does not see it in there.
+        truncate: if inner.prefix == "rope_parameters" || inner.prefix == "rope_scaling" {
+            inner.flag("truncate")?.unwrap_or(true)
+        } else {
+            true
+        },
+        attention,
+    })
+}
+
+/// transformers' `_compute_longrope_parameters`.
+fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
+    let original = original(inner, config)?;
+    let divisors = |key: &str| -> Result<Vec<f64>> {
+        let wrong =
+            || inner.wrong(key, &format!("a list of {} numbers above 0, one for each pair of channels", width / 2));
+        let list = inner.get(key).and_then(serde_json::Value::as_array).filter(|list| list.len() == width / 2);
+        let number = |of: &serde_json::Value| of.as_f64().filter(|of| (1e-6..=1e9).contains(of));
+        list.ok_or_else(wrong)?.iter().map(|of| number(of).ok_or_else(wrong)).collect()
+    };
+    let longest = config.optional_count("max_position_embeddings", MOST_TOKENS)?.unwrap_or(original);
+    let factor = inner.optional_number("factor", FACTORS)?.unwrap_or(longest as f64 / original as f64);
+    let attention = match inner.optional_number("attention_factor", FACTORS)? {
+        Some(attention) => attention,
+        None if factor <= 1.0 => 1.0,
+        None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
+    };
+    Ok(LongRope {
+        short: divisors("short_factor")?,
+        long: divisors("long_factor")?,
+        original_max_position_embeddings: original,
+        attention,
+    })
+}

@@ -1,0 +1,233 @@
+//! Every architecture and rope type against transformers' forward pass and greedy tokens, on random models that
+//! tools/arch_models.py makes: grouped heads of an odd size, windows shorter and longer than a text, tied and untied heads,
+//! experts in all and in some layers. Tolerance: relative Frobenius error 1e-5, as of the committed models (arch.rs).
+//!
+//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has transformers. `.ci/run` makes one.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use candle_core::{DType, Device};
+use common::{checkout, flat, relative_error, tensors};
+use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
+use ghostlab_core::error::Result;
+use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
+use ghostlab_core::model::architecture::ARCHITECTURES;
+use ghostlab_core::model::{Batch, Config, Decoder, Engine, Observer, Products, Program, ResidualStream, Trie};
+use half::bf16;
+use tempfile::TempDir;
+
+const TOLERANCE: f64 = 1e-5;
+/// Two logits that are nearer to each other, as rounding of f32 in another order may put either first.
+const TIE: f64 = 1e-4;
+
+/// The models, each a folder; none where there is no interpreter.
+fn made() -> Option<TempDir> {
+    let python = match std::env::var_os("GHOSTLAB_PYTHON") {
+        Some(path) if path != "skip" => PathBuf::from(path),
+        _ => {
+            println!("skipped: GHOSTLAB_PYTHON names no interpreter with transformers");
+            return None;
+        }
+    };
+    let out = tempfile::tempdir().unwrap();
+    let script = checkout().join("tools/arch_models.py");
+    let made = Command::new(python).arg(script).arg(out.path()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Some(out)
+}
+
+fn folders(out: &TempDir) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders
+}
+
+/// Keeps the stream after every node.
+#[derive(Default)]
+struct Streams(Vec<Vec<f32>>);
+
+impl Observer<dyn ResidualStream> for Streams {
+    fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        self.0.push(stream.unwrap().rows()?.values()?.to_vec());
+        Ok(())
+    }
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| v.into()).collect()
+}
+
+/// The residual stream entering each layer, and the logits.
+fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let layers = engine.config().layers;
+    let mut streams = Streams::default();
+    engine.run(&Trie::new(&[Program::trunk(layers)]), batch, &mut streams).unwrap();
+    let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| wide(stream)).collect();
+    let rows: Vec<usize> = (0..batch.tokens()).collect();
+    let logits = engine.logits(&streams.0[2 * layers], &rows).unwrap();
+    (inputs, wide(&logits.values().unwrap()))
+}
+
+/// Each text by itself, then both in one batch; on each engine that computes in f32, under both dialects of the config, and
+/// with weights by need.
+fn compare(folder: &Path) -> usize {
+    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let expected = tensors(&folder.join("forward.safetensors"));
+    let texts: Vec<Vec<u32>> =
+        (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
+    let batch = |texts: &[&Vec<u32>]| Batch::windows(texts.iter().map(|text| text.as_slice()));
+    let mut engines = common::engines(folder);
+    if !name.ends_with("own-head") {
+        // A config alone does not know which tables the weights hold.
+        engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
+    }
+    let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
+    engines.push(Box::new(by_need));
+    for (place, engine) in engines.iter().enumerate() {
+        let what = format!("{name}, engine {place} ({})", engine.id().name);
+        let hold = |kind: &str, ours: &[f64], text: usize| {
+            let of = match kind.strip_prefix("layer_input.") {
+                Some(layer) => format!("layer_input.{text}.{layer}"),
+                None => format!("{kind}.{text}"),
+            };
+            let error = relative_error(ours, &flat(&expected[&of]));
+            assert!(error <= TOLERANCE, "{what}: {of}: {error:e}");
+        };
+        for (text, ids) in texts.iter().enumerate() {
+            let (inputs, logits) = forward(&**engine, &batch(&[ids]));
+            inputs.iter().enumerate().for_each(|(layer, of)| hold(&format!("layer_input.{layer}"), of, text));
+            hold("logits", &logits, text);
+        }
+        let both = forward(&**engine, &batch(&[&texts[0], &texts[1]])).1;
+        let first = both.len() / (texts[0].len() + texts[1].len()) * texts[0].len();
+        hold("logits", &both[..first], 0);
+        hold("logits", &both[first..], 1);
+    }
+    engines.len()
+}
+
+/// What distillation trains through: the layers from the second on give the logits from the stream that enters them, and the
+/// loss its gradient, against differences along it.
+fn compare_distillation(folder: &Path) {
+    let name = folder.display();
+    let expected = tensors(&folder.join("forward.safetensors"));
+    let config = Config::read(folder).unwrap();
+    let tail = LayersAfter::load(&config, folder, 1, &Device::Cpu).unwrap();
+    for text in 0..2 {
+        let ours = tail.logits(&expected[&format!("layer_input.{text}.1")]).unwrap();
+        let error = relative_error(&flat(&ours), &flat(&expected[&format!("logits.{text}")]));
+        assert!(error <= TOLERANCE, "{name}: text {text} from its second layer on: {error:e}");
+    }
+    let c = config.hidden;
+    let stream: Vec<f32> = expected["layer_input.0.1"].flatten_all().unwrap().to_vec1().unwrap();
+    let teacher = top_tokens(&expected["logits.0"], Finetune::TOP_TOKENS).unwrap();
+    let matrix: Vec<f32> =
+        (0..c * c).map(|at| if at % (c + 1) == 0 { 1.1 } else { 0.01 * (at as f32 * 0.7).sin() }).collect();
+    let at = |matrix: Vec<f32>| {
+        Training::new(&tail, Checkpoint::start(matrix)).unwrap().loss_and_gradient(&stream, &teacher).unwrap()
+    };
+    let (loss, gradient) = at(matrix.clone());
+    let size = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    // Moves the loss by about a hundredth of it: far above f32's digits, and near enough to a line.
+    let step = (0.01 * loss / size / size) as f32;
+    let moved = |step: f32| at(matrix.iter().zip(&gradient).map(|(w, g)| w + step * g).collect()).0;
+    let difference = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
+    assert!((difference - size * size).abs() <= 2e-2 * size * size, "{name}: {difference} {}", size * size);
+}
+
+/// In half precision: near f32. A router's choice may turn there, so of experts only numbers are asked for.
+fn compare_float_types(folder: &Path) {
+    let expected = tensors(&folder.join("forward.safetensors"));
+    let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+    for engine in common::engines_of_all_types(folder) {
+        let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
+        let error = relative_error(&logits, &flat(&expected["logits.1"]));
+        // Some tens of roundings to 8 bits.
+        let most = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
+        assert!(error < most, "{} {}: {error:e}", engine.id(), folder.display());
+    }
+}
+
+/// No text is looked at.
+struct Ids;
+
+impl Detokenizer for Ids {
+    fn text(&self, _: &[u32], _: bool) -> Result<String> {
+        Ok(String::new())
+    }
+}
+
+/// Tokens behind the shorter text; how many were compared.
+fn compare_greedy(folder: &Path) -> usize {
+    let expected = tensors(&folder.join("forward.safetensors"));
+    let ids = |of: &str| -> Vec<u32> { expected[of].to_dtype(DType::U32).unwrap().to_vec1().unwrap() };
+    let (prompt, greedy) = (ids("ids.0"), ids("greedy"));
+    let margins = flat(&expected["margins"]);
+    let sure = margins.iter().position(|margin| *margin < TIE).unwrap_or(greedy.len());
+    let engine = Decoder::load(folder).unwrap();
+    let prompts = [Prompt { identity: "0".into(), ids: prompt }];
+    let settings = Settings { batch: 1, ..Settings::greedy(greedy.len(), 200) };
+    let program = [Program::dense(engine.config().layers)];
+    let ours = generate(&engine, &program, &prompts, &settings, &Ids, &mut ()).unwrap();
+    assert_eq!(ours[0][0].ids[..sure], greedy[..sure], "{}", folder.display());
+    sure
+}
+
+#[test]
+fn every_architecture_and_rope_type_equals_transformers() {
+    let Some(out) = made() else { return };
+    let mut seen = BTreeSet::new();
+    let (mut models, mut tokens) = (0, 0);
+    for folder in folders(&out).iter().filter(|of| !of.ends_with("gemma2-bf16")) {
+        assert!(compare(folder) >= 3);
+        compare_distillation(folder);
+        compare_float_types(folder);
+        tokens += compare_greedy(folder);
+        models += 1;
+        seen.insert(Config::read(folder).unwrap().architecture.model_type);
+    }
+    println!("{models} models, {tokens} greedy tokens");
+    // Ties are rare, or this compares nothing.
+    assert!(tokens * 10 >= 9 * 12 * models, "{tokens} tokens of {models} models");
+    let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|of| of.model_type).collect();
+    assert_eq!(seen, known, "each architecture has a model here");
+    scaled_embedding(&out.path().join("gemma2-bf16"));
+    long_texts(out.path());
+}
+
+/// transformers rounds √C to bf16 where the weights are bf16, then each product: ours, rounded, is the same to the last bit.
+fn scaled_embedding(folder: &Path) {
+    let expected = tensors(&folder.join("forward.safetensors"));
+    let ids: Vec<u32> = expected["ids.0"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+    for engine in common::engines(folder) {
+        let ours = forward(&*engine, &Batch::windows([ids.as_slice()])).0.swap_remove(0);
+        let rounded: Vec<f64> = ours.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
+        assert_eq!(rounded, flat(&expected["layer_input.0.0"]), "{}", engine.id().name);
+        assert_ne!(rounded, ours, "f32 has more digits");
+    }
+}
+
+/// Keys in a cache have turned by the frequencies of a short text: what grows beyond is refused, not computed otherwise.
+fn long_texts(out: &Path) {
+    for name in ["llama-dynamic", "phi3-longrope"] {
+        let engine = Decoder::load(&out.join(name)).unwrap();
+        let program = [Program::dense(engine.config().layers)];
+        for (length, new, refused) in [(50, 14, false), (50, 16, true), (70, 1, true)] {
+            let prompts = [Prompt { identity: "0".into(), ids: (3..3 + length).collect() }];
+            let made = generate(&engine, &program, &prompts, &Settings::greedy(new, 200), &Ids, &mut ());
+            match made {
+                Ok(_) => assert!(!refused, "{name}: {length} + {new}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(refused && error.exit_code() == 2 && text.contains("64"), "{name}: {text}");
+                }
+            }
+        }
+    }
+}

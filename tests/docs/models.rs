@@ -1,0 +1,138 @@
+//! The tables of docs/models.md, made from the registries of architectures and recoveries by `just docs`, and held to them
+//! here. What they say of exports is held to transformers' logits in tests/exported.rs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use ghostlab::model::architecture::{
+    ARCHITECTURES, Activation, Architecture, AttentionBias, QueryKeyNorm, RopeEntries, SlidingWindow,
+};
+use ghostlab::options::Options;
+use ghostlab::recovery::{self, Place};
+
+const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
+const END: &str = "<!-- Until here. -->\n";
+
+/// What becomes of a repair in an export.
+fn export(architecture: &Architecture, place: Place) -> &'static str {
+    match place {
+        Place::Nothing => "plain",
+        Place::Rows => "in weights",
+        Place::Branch if architecture.norms[3].is_some() => "behind the norm",
+        Place::Branch if architecture.experts.is_some() => "in each expert",
+        Place::Branch => "in weights",
+        Place::Stream => "a step",
+    }
+}
+
+/// Recoveries by the place of their repairs.
+fn places() -> BTreeMap<Place, Vec<String>> {
+    let mut places: BTreeMap<Place, Vec<String>> = BTreeMap::new();
+    for method in recovery::described() {
+        let place = recovery::build(&method.name, &Options::new()).unwrap().place();
+        places.entry(place).or_default().push(format!("`{}`", method.name));
+    }
+    places
+}
+
+fn matrix() -> String {
+    let places = places();
+    let heads = places.values().map(|names| format!(" {} |", names.join(", "))).collect::<String>();
+    let mut table =
+        format!("| architecture | forward | calibrate | distil |{heads} generate | Hugging Face | GGUF |\n");
+    let _ = writeln!(table, "|{}", " --- |".repeat(7 + places.len()));
+    for of in ARCHITECTURES {
+        let repairs = places.keys().map(|place| format!(" {} |", export(of, *place))).collect::<String>();
+        let gguf = "not yet";
+        let _ = writeln!(table, "| `{}` | yes | yes | yes |{repairs} yes | yes | {gguf} |", of.model_type);
+    }
+    table
+}
+
+/// What an architecture has beyond Llama's build, as its entry says.
+fn own(of: &Architecture) -> Vec<String> {
+    let mut own = Vec::new();
+    let mut add = |text: &str| own.push(text.to_owned());
+    if of.norms.iter().flatten().count() == 4 {
+        add("norms before and behind both halves");
+    } else if of.norms[0].is_none() {
+        add("norms behind both halves only");
+    }
+    if of.norms_add_one {
+        add("norms multiply by `1 + w`");
+    }
+    match of.query_key_norm {
+        QueryKeyNorm::None => (),
+        QueryKeyNorm::PerHead => add("queries and keys normed by head"),
+        QueryKeyNorm::WholeProjection => add("queries and keys normed whole"),
+    }
+    match of.attention_bias {
+        AttentionBias::Never => add("no biases"),
+        AttentionBias::Inputs => add("biases of queries, keys and values"),
+        AttentionBias::Asked => add(if of.mlp_bias { "`attention_bias`, `mlp_bias`" } else { "`attention_bias`" }),
+    }
+    match of.window {
+        SlidingWindow::Never => (),
+        SlidingWindow::Always => add("a window in all layers, or none"),
+        SlidingWindow::Switched => add("windows by `max_window_layers` or `layer_types`"),
+        SlidingWindow::SwitchedWhole => add("a window in all layers, if switched on"),
+        SlidingWindow::Patterned { .. } => add("windows by `layer_types` or in all but every n-th layer"),
+        SlidingWindow::Unrotated => add("windows by `layer_types` or in the layers without a rotary embedding"),
+    }
+    match of.rope {
+        RopeEntries::One => (),
+        RopeEntries::SomeLayers => add("layers without a rotary embedding"),
+        RopeEntries::Partial => add("a part of each head turns; rope types `default`, `longrope`"),
+        RopeEntries::ByWindow => add("another rotary embedding in layers with a window"),
+    }
+    if of.activation.1 == Activation::Gelu {
+        add("GELU by tanh");
+    }
+    if of.fused {
+        add("fused projections");
+    }
+    if of.scaled_embedding {
+        add("embeddings times √C, rounded to their stored type");
+    }
+    own.extend(of.scale.map(|key| format!("scores by `{key}`")));
+    own.extend(of.caps.iter().flatten().map(|key| format!("`{key}`")));
+    own.extend(of.experts.map(|of| {
+        format!("experts of `{}`{}", of.width, of.normalised.map_or(String::new(), |key| format!(", `{key}`")))
+    }));
+    own
+}
+
+fn entries() -> String {
+    let mut table = "| architecture | class | what its entry says |\n| --- | --- | --- |\n".to_owned();
+    for of in ARCHITECTURES {
+        let _ = writeln!(table, "| `{}` | `{}` | {} |", of.model_type, of.class, own(of).join("; "));
+    }
+    table
+}
+
+/// The page with its tables in their places.
+fn page(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    for table in [matrix(), entries()] {
+        let (before, after) = rest.split_once(BEGIN).unwrap();
+        let (_, after) = after.split_once(END).unwrap();
+        let _ = write!(out, "{before}{BEGIN}\n{table}\n{END}");
+        rest = after;
+    }
+    out + rest
+}
+
+#[test]
+fn the_page_of_models_says_what_the_registries_say() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/models.md");
+    let text = fs::read_to_string(&file).unwrap();
+    let made = page(&text);
+    if std::env::var("GHOSTLAB_DOCS").is_ok_and(|value| value == "write") {
+        fs::write(&file, &made).unwrap();
+        return;
+    }
+    assert!(text == made, "docs/models.md is stale: `just docs` makes its tables anew");
+}
