@@ -1,6 +1,7 @@
 //! Tasks by definitions as tokens: what a backbone is asked, and what answers are judged by.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::results::{Judged, judged};
@@ -41,7 +42,7 @@ pub struct Documents {
 ///
 /// # Errors
 /// Rows that are not there, or that the definition cannot be applied to.
-pub(super) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
+pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     let of = &given.grid.definitions[&used.name];
     let files = of.files(of.definition.evaluated());
     let files: Vec<_> = files.iter().map(AsRef::as_ref).collect();
@@ -170,6 +171,14 @@ impl Documents {
     /// A definition that they are not of.
     pub fn task(&self, definition: &Definition) -> Result<Task> {
         Task::with_documents(definition.clone(), self.rows.clone())
+    }
+
+    /// Which texts are whose.
+    pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
+        self.counts.iter().scan(0, |at, count| {
+            *at += count;
+            Some(*at - count..*at)
+        })
     }
 
     /// The answers to each document's requests, by the values of all texts.
