@@ -74,6 +74,18 @@ fn world() -> World {
         "ctx_a": "w1 w2", "ctx_b": "w5", "activity_label": "w9", "endings": ["w3", "w4", "w5", "w6"], "label": "1",
     });
     world.write("tasks/hellaswag.jsonl", format!("{ending}\n"));
+    fs::create_dir_all(world.path("my-tasks")).unwrap();
+    fs::create_dir_all(world.path("my-rows")).unwrap();
+    for (split, more) in [("train", "w4"), ("test", "w5")] {
+        let row = serde_json::json!({"text": format!("w1 w2 {more}"), "label": 1});
+        world.write(&format!("my-rows/{split}.jsonl"), format!("{row}\n"));
+    }
+    let data = "dataset_path: mine\ntraining_split: train\ntest_split: test\n";
+    let choice = "output_type: multiple_choice\ndoc_to_text: text\ndoc_to_choice: [w6, w7]\ndoc_to_target: label\n";
+    world.write("my-tasks/choice.yaml", format!("task: my_choice\n{data}{choice}"));
+    let cloze = "output_type: loglikelihood\ndoc_to_text: text\ndoc_to_target: ' w8'\n";
+    world.write("my-tasks/cloze.yaml", format!("task: my_cloze\n{data}{cloze}"));
+    world.write("models/my-llama/chat_template.jinja", "{% for m in messages %}w9 {{ m.content }} {% endfor %}");
     for task in ["arc_easy", "hellaswag"] {
         world.write(&format!("tasks/{task}.yaml"), format!("{{path: {task}.jsonl}}\n"));
     }

@@ -16,8 +16,8 @@ use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
     Answers, CHANNELS, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results, StoredResults,
-    Table, collect, engine_notes, latency_notes, latex, long, markdown, run_frame, screen, wide, write_channels,
-    write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
+    Table, collect, engine_notes, latency_notes, latex, long, markdown, run_frame, screen, wide, with_definitions,
+    write_channels, write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -53,10 +53,13 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
     if !grid.evaluate.tasks.is_empty() {
         names.push(DOCUMENTS.to_owned());
-        names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{cell}.json")));
         names.extend(grid.cells.iter().map(|cell| format!("{EVAL_RESULTS}/{cell}.yaml")));
     }
-    if !grid.evaluate.tasks.is_empty() || !grid.evaluate.perplexity.is_empty() {
+    let defined = !grid.evaluate.definitions.is_empty();
+    if !grid.evaluate.tasks.is_empty() || defined {
+        names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{cell}.json")));
+    }
+    if !grid.evaluate.tasks.is_empty() || !grid.evaluate.perplexity.is_empty() || defined {
         names.extend(grid.cells.iter().map(|cell| format!("{EVERY_EVAL_EVER}/{cell}.json")));
     }
     let repaired = grid.cells.iter().any(|cell| cell.recovery.is_some());
@@ -129,7 +132,7 @@ pub(super) fn finish(
     staging: &Draft,
     started: SystemTime,
 ) -> Result<(Vec<PathBuf>, Provenance)> {
-    files.extend(write_tasks(staging.path(), outcome)?);
+    files.extend(write_tasks(staging.path(), grid, outcome)?);
     files.extend(write_forms(staging.path(), &target.description().name, grid, outcome)?);
     files.extend(write_channels(staging.path(), &outcome.cells)?);
     files.extend(write_latencies(staging.path(), &outcome.cells)?);
@@ -142,8 +145,8 @@ pub(super) fn finish(
 }
 
 /// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
-fn write_tasks(folder: &Path, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
-    if outcome.tasks.is_empty() {
+fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
+    if outcome.tasks.is_empty() && outcome.definitions.is_empty() {
         return Ok(Vec::new());
     }
     let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
@@ -156,9 +159,11 @@ fn write_tasks(folder: &Path, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
         .collect();
     let mut results = Vec::new();
     for (result, name) in outcome.cells.iter().zip(&names) {
-        results.extend(result.lm_eval()?.into_iter().map(|file| (name.as_str(), file)));
+        let files = with_definitions(result.lm_eval()?, grid, result, name);
+        results.extend(files.into_iter().map(|file| (name.as_str(), file)));
     }
-    Ok(vec![write_documents(folder, &answers)?, write_lm_eval(folder, &results)?])
+    let documents = (!outcome.tasks.is_empty()).then(|| write_documents(folder, &answers)).transpose()?;
+    Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
 }
 
 /// A file, whole or not at all; its path.

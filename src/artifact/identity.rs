@@ -41,6 +41,11 @@ pub fn hold(grid: &mut Grid, hash: Hash<'_>) -> Result<()> {
         let files = || files_of(EntryKind::Task, &of.path);
         mark(&mut of.hub, &of.path, files, (&lock, &fetch, hash))?;
     }
+    for of in grid.definitions.values_mut() {
+        let files: Vec<PathBuf> = of.all_files().cloned().collect();
+        let path = files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default();
+        mark(&mut of.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+    }
     Ok(())
 }
 

@@ -130,6 +130,10 @@ fn detailed(grid: &Grid) {
     for (name, of) in &grid.tasks {
         detail!("  task {name}: {}", of.path.display());
     }
+    for (name, of) in &grid.definitions {
+        let files: Vec<String> = of.all_files().map(|file| file.display().to_string()).collect();
+        detail!("  task {name}, {}: {}", of.definition.place, files.join(", "));
+    }
 }
 
 /// More threads than these for each core only wait for each other: thousands would take minutes over seconds of work.

@@ -95,6 +95,8 @@ pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     inputs.extend(grid.backbones.iter().map(|(name, of)| Input::new(format!("the backbone {name}"), &of.path)));
     inputs.extend(grid.corpora.iter().map(|(name, of)| Input::new(format!("the text {name}"), &of.path)));
     inputs.extend(grid.tasks.iter().map(|(name, of)| Input::new(format!("the task {name}"), &of.path)));
+    let rows = grid.definitions.iter().flat_map(|(name, of)| of.all_files().map(move |file| (name, file)));
+    inputs.extend(rows.map(|(name, file)| Input::new(format!("the task {name}"), file)));
     let files = std::iter::once(&grid.file).chain(&grid.entries).filter(|file| file.is_file());
     inputs.extend(files.map(|file| Input::new("the grid's file", file)));
     if let Some(folder) = checkout(Some(&grid.file)) {

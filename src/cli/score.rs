@@ -1,9 +1,11 @@
 //! `ghostlab score MODEL --tasks … --perplexity …`: a grid of one dense backbone, made of the command line.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::ValueHint;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
@@ -19,6 +21,7 @@ use crate::artifact;
 use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, Result, nearest};
 use crate::exec;
+use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::files::regular;
 use crate::grid::{self, BackboneFile, EntryKind, Grid, HubSource};
@@ -34,9 +37,29 @@ pub(super) struct Arguments {
     /// a file in `backbones/`.
     #[arg(add = candidates::models())]
     model: String,
-    /// Tasks by name, or their files, which are called after their tasks (`arc_easy.jsonl`, `NAME=FILE` where they are not).
+    /// Tasks by name, or their files, which are called after their tasks (`arc_easy.jsonl`, `NAME=FILE` where they are not);
+    /// or definitions of lm-evaluation-harness: YAML files, folders of them, or names of tasks, groups and tags in --definitions.
     #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',', add = candidates::tasks())]
     tasks: Vec<String>,
+    /// A folder of lm-evaluation-harness' task definitions, as its `lm_eval/tasks`: names of --tasks are looked for there.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    definitions: Option<PathBuf>,
+    /// Where the rows of definitions are: a folder with a file for each split. By default the hub's data sets that they name.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::AnyPath)]
+    rows: Option<PathBuf>,
+    /// Of definitions: examples before a question. Without it each has its own number, mostly none.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
+    shots: Option<u32>,
+    /// Of definitions: put questions in the model's own chat template.
+    #[arg(long)]
+    chat: bool,
+    /// Of definitions: a text before all, the system's message of a chat.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Of definitions: write what was asked and answered, document by document, as lm-evaluation-harness does with
+    /// `--log_samples`: a file `samples_TASK.jsonl` each.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    samples: Option<PathBuf>,
     /// Texts by name (`wikitext2`, `c4`, `ptb`, any file in `corpora/`) or text files, with the tokens of a window where
     /// they are not --length: `wikitext2@1024`, `notes.txt`.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
@@ -108,6 +131,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
     let scores = ModelScores::of(&grid, &outcome)?;
     let mut file = scores.lm_eval(&arguments.model)?;
+    if let Some(folder) = &arguments.samples {
+        write_samples(folder, &exec::harness_samples(&grid, settings, &store, &outcome)?)?;
+    }
     if let Some(output) = output {
         // By its own hash it is known for what was written here.
         file[SEAL] = json!(UNSEALED);
@@ -119,7 +145,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
     let score = |of: &ModelScore| Score {
         of: of.of.clone(),
-        metric: of.metric.to_owned(),
+        metric: of.metric.clone(),
         value: of.value,
         standard_error: of.error,
         bits_per_byte: of.bits_per_byte,
@@ -145,12 +171,13 @@ fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, of)| (name, &of.hub));
     let corpora = grid.corpora.iter().map(|(name, of)| (name, &of.hub));
     let tasks = grid.tasks.iter().map(|(name, of)| (name, &of.hub));
+    let defined = grid.definitions.iter().map(|(name, of)| (name, &of.hub));
     let input = |(name, hub): (&String, &Option<HubSource>)| {
         let HubSource { repository, commit, pinned, .. } = hub.as_ref()?;
         let (name, repository, commit) = (name.clone(), repository.clone(), commit.as_ref().map(ToString::to_string));
         Some(HubInput { name, repository, commit, pinned: *pinned })
     };
-    backbones.chain(corpora).chain(tasks).filter_map(input).collect()
+    backbones.chain(corpora).chain(tasks).chain(defined).filter_map(input).collect()
 }
 
 fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
@@ -186,7 +213,34 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     }
     let (name, backbone) = backbone(&arguments.model)?;
     let shared = SharedEntries::of(&arguments.model, arguments.profile.as_ref())?;
-    let (tasks, used) = shared.tasks_of(&arguments.tasks, arguments.bos, arguments.limit)?;
+    let (mut tasks, mut used, mut defined) = (Map::new(), Vec::new(), false);
+    for given in &arguments.tasks {
+        if let Some(entry) = definition(arguments, given)? {
+            used.push(entry);
+            defined = true;
+            continue;
+        }
+        let (entries, uses) = shared.tasks_of(std::slice::from_ref(given), arguments.bos, arguments.limit)?;
+        tasks.extend(entries);
+        used.extend(uses);
+    }
+    if !defined {
+        let Arguments { definitions, rows, shots, chat, system, samples, .. } = arguments;
+        let given = [
+            ("--definitions", definitions.is_some()),
+            ("--rows", rows.is_some()),
+            ("--shots", shots.is_some()),
+            ("--chat", *chat),
+            ("--system", system.is_some()),
+            ("--samples", samples.is_some()),
+        ];
+        if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
+            return Err(Error::bad_input(format!("`{flag}` is of tasks by definitions, and none is asked for"))
+                .expected("--tasks with a YAML file, a folder of them, or a name in --definitions")
+                .found(arguments.tasks.join(", "))
+                .hint("the nine tasks of the paper are asked as they are there: zero-shot, without a chat template"));
+        }
+    }
     let (corpora, read) = shared.texts_of(&arguments.perplexity, length, &arguments.rule, arguments.windows)?;
     let mut grid = json!({"name": "score", "backbone": [name], "evaluate": {}});
     let parts = [("backbones", backbone), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
@@ -197,6 +251,53 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         grid["evaluate"][key] = Value::Array(list);
     }
     Ok(grid.to_string())
+}
+
+/// The entry of a task that is given by a definition; none of one that is not.
+fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
+    let path = Path::new(given);
+    let is_yaml = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+    let has_yaml = |folder: &Path| -> bool {
+        let entries = std::fs::read_dir(folder).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
+    };
+    let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
+    let named = arguments.definitions.is_some() && !given.contains('=') && !is_file(given)?;
+    if !file && !named {
+        return Ok(None);
+    }
+    let mut entry = json!({"definition": if file { absolute(given)? } else { given.to_owned() }, "bos": arguments.bos});
+    let paths = [("folder", &arguments.definitions), ("data", &arguments.rows)];
+    for (key, path) in paths.into_iter().filter_map(|(key, path)| Some((key, path.as_ref()?))) {
+        entry[key] = json!(absolute(&path.display().to_string())?);
+    }
+    if let Some(shots) = arguments.shots {
+        entry["shots"] = json!(shots);
+    }
+    if let Some(limit) = arguments.limit {
+        entry["limit"] = json!(limit.value());
+    }
+    if let Some(system) = &arguments.system {
+        entry["system"] = json!(system);
+    }
+    if arguments.chat {
+        entry["chat"] = json!(true);
+    }
+    Ok(Some(entry))
+}
+
+/// A file for each task, as lm-evaluation-harness names them but for the time.
+fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    for (task, lines) in samples {
+        let name = task.split('(').next().unwrap_or(task).replace([':', '/', '\\'], "_");
+        let path = folder.join(format!("samples_{name}.jsonl"));
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        write_atomically(&path, |file| {
+            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
+        })?;
+    }
+    Ok(())
 }
 
 /// The tokens of a window as they stand behind a text.
@@ -367,7 +468,10 @@ fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
     );
     match nearest(name, kinds.iter().map(String::as_str)).filter(|_| !without) {
         Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error.hint(format!("for example --tasks {}=questions.jsonl", if without { name } else { "copa" })),
+        None if without => error.hint(format!("for example --tasks {name}=questions.jsonl")),
+        None => error.hint(
+            "a task of lm-evaluation-harness needs its definition: --tasks FILE.yaml, or --definitions FOLDER (its lm_eval/tasks)",
+        ),
     }
 }
 
@@ -454,10 +558,10 @@ fn table(scores: &[ModelScore]) -> String {
     };
     let mut rows = vec![["scored on", "metric", "value", "±", "bits per byte", "items"].map(str::to_owned).to_vec()];
     rows.extend(scores.iter().map(|score| {
-        let items = if score.percent { "documents" } else { "windows" };
+        let items = if score.windows { "windows" } else { "documents" };
         vec![
             score.of.clone(),
-            score.metric.to_owned(),
+            score.metric.clone(),
             number(score, score.value),
             score.error.map_or(String::new(), |error| number(score, error)),
             score.bits_per_byte.map_or(String::new(), |bits| format!("{bits:.4}")),

@@ -3,6 +3,7 @@
 //! A run makes the artifacts that its plan names and the store lacks, and reads its outcome from the store.
 
 mod cell_result;
+mod harness_samples;
 mod outcome;
 mod overview;
 mod preflight;
@@ -17,6 +18,7 @@ mod stored;
 mod time_left;
 
 pub use cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores, harness_scores};
+pub use harness_samples::harness_samples;
 pub use outcome::{DefinedProtocol, GridOutcome, TaskProtocol, TextProtocol, TextRead};
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, Where, preflight};

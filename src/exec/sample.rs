@@ -20,7 +20,7 @@ use crate::stage::program::Programs;
 use crate::stage::scores::answered;
 use crate::stage::selection;
 use crate::stage::tokens;
-use crate::stage::tokens::sheet;
+use crate::stage::tokens::{defined, sheet};
 use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
 use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use crate::work::context::{Conditions, Context};
@@ -29,7 +29,9 @@ use crate::work::event::WorkKind;
 use crate::work::models::{FromFiles, Models};
 use crate::work::progress::Progressed;
 use crate::work::settings::RunSettings;
-use ghostlab_store::Store;
+use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::results::Judged;
+use ghostlab_store::{Lookup, Store};
 
 /// A cell of which a part was computed.
 #[derive(Debug)]
@@ -64,6 +66,8 @@ pub enum SampledItems {
     /// Nats per token.
     Windows(Vec<(usize, f64)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
+    /// Of a definition's metrics (`acc,none`) that are right or wrong document by document.
+    Right(BTreeMap<String, Vec<(usize, bool)>>),
 }
 
 /// Which chunks of an evaluation are drawn, of so many.
@@ -243,7 +247,7 @@ fn scores(
             let values: Vec<Vec<Vec<f64>>> = values.collect();
             let solutions = sheet(evaluation, context.store)?;
             for ((variant, _), values) in members.iter().zip(values) {
-                let (items, of) = items(evaluation, eval_set, &values, solutions.as_ref())?;
+                let (items, of) = items(context, evaluation, eval_set, &values, solutions.as_ref())?;
                 all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
                     label: evaluation.subject.to_string(),
@@ -260,6 +264,7 @@ fn scores(
 
 /// The items of the chunks that have values, by their places, and how many there are in all.
 fn items(
+    context: &Context<'_>,
     evaluation: &Evaluation,
     eval_set: &dyn EvalSet,
     chunks: &[Vec<f64>],
@@ -295,8 +300,27 @@ fn items(
             }
             Ok((SampledItems::Documents(own, key.task()?.column), count))
         }
-        // Its documents are judged together.
-        (Subject::Defined(_), _) => Ok((SampledItems::Windows(Vec::new()), 0)),
+        (Subject::Defined(used), _) => {
+            let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
+                return Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()));
+            };
+            let (documents, definition) =
+                (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
+            let whole: Vec<bool> =
+                documents.spans().map(|span| drawn[2 * span.start..2 * span.end].iter().all(|of| *of)).collect();
+            let answers = documents.answers(definition.output, &values)?;
+            let mut all = BTreeMap::new();
+            for Judged { score, items } in documents.judge(definition, &answers, 0)? {
+                let bit = |(at, item): (usize, &Item)| match item {
+                    Item::Number(number) if *number == 0.0 || *number == 1.0 => Some((at, *number == 1.0)),
+                    _ => None,
+                };
+                let bits: Option<Vec<(usize, bool)>> = items.iter().enumerate().map(bit).collect();
+                let key = format!("{},{}", score.metric, score.filter);
+                all.extend(bits.map(|bits| (key, bits.into_iter().filter(|(at, _)| whole[*at]).collect())));
+            }
+            Ok((SampledItems::Right(all), documents.len()))
+        }
         (Subject::Task(_), None) => {
             Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()))
         }

@@ -212,8 +212,6 @@ pub enum MeasureId {
     Defined {
         /// SHA-256 over what of the definition requests are made by, with includes and overrides resolved.
         asks: String,
-        /// SHA-256 over what of it answers are judged by.
-        judges: String,
         /// SHA-256 of each file of documents.
         rows: Vec<String>,
         formats: Vec<String>,

@@ -154,7 +154,6 @@ impl<'a> Contents<'a> {
         let documents = of.files(definition.evaluated());
         let measure = MeasureId::Defined {
             asks: sha256::of_bytes(definition.asks()),
-            judges: sha256::of_bytes(definition.judges()),
             rows: hashes(documents)?,
             formats: formats(documents)?,
             shots: shots.transpose()?,
@@ -167,10 +166,8 @@ impl<'a> Contents<'a> {
             batch: self.batch_tokens,
         };
         let mut asked = json!(measure)["defined"].take();
-        asked
-            .as_object_mut()
-            .into_iter()
-            .for_each(|of| ["judges", "batch"].iter().for_each(|key| drop(of.remove(*key))));
+        // On which the last digits of scores depend, and not what is asked.
+        asked.as_object_mut().and_then(|of| of.remove("batch"));
         asked["tokenizer"] = json!(self.files.tokenizer);
         Ok((measure, tokens::of_definition(&used.name, asked)))
     }

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
 use super::{CHANNELS, DOCUMENTS, LATENCY, LM_EVAL};
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
-use crate::metric::{Direction, ENTRIES, Of, PERPLEXITY, TEXT, Unit};
+use crate::metric::{Direction, ENTRIES, Metric, Of, PERPLEXITY, TEXT, Unit};
 
 /// The folders of these forms in a results folder.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
@@ -107,7 +108,38 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "metric_config": config, "score_details": score,
         })
     });
-    let results: Vec<Value> = tasks.chain(texts).collect();
+    let defined = grid.evaluate.definitions.iter().flat_map(|used| {
+        let of = &grid.definitions[&used.name];
+        let scores = result.defined(used).and_then(|of| of.sample.as_ref());
+        let judged = scores.into_iter().flat_map(|scores| scores.scores.iter().map(move |judged| (scores, judged)));
+        judged.map(move |(scores, judged)| {
+            let Score { metric, filter, score, error, .. } = &judged.score;
+            let shown = Metric::defined(&scores.label, metric, filter);
+            let share = shown.unit == Unit::Percent;
+            let config = json!({
+                "metric_id": metric, "metric_name": metric, "metric_kind": metric,
+                "lower_is_better": shown.direction == Direction::Lower, "score_type": "continuous",
+                "min_score": if metric == "mcc" { json!(-1.0) } else { json!(0.0) },
+                "max_score": if share || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
+            });
+            let mut value = json!({"score": score});
+            if let Some(error) = error.filter(|error| error.is_finite()) {
+                value["uncertainty"] = json!({
+                    "standard_error": {"value": error, "method": "bootstrap"}, "num_samples": scores.effective,
+                });
+            }
+            value["details"] = json!({
+                "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
+                "task_version": of.definition.version, "shots": of.definition.shots(used.how.shots).to_string(),
+            });
+            json!({
+                "evaluation_result_id": shown.id, "evaluation_name": used.name,
+                "source_data": data(&used.name, hub(of.hub.as_ref()), of.generated, Some(scores.effective)),
+                "metric_config": config, "score_details": value,
+            })
+        })
+    });
+    let results: Vec<Value> = tasks.chain(defined).chain(texts).collect();
     let backbone = grid.backbones.get(&cell.backbone)?;
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()).to_string();
     let of_hub = hub(backbone.hub.as_ref());

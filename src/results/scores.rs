@@ -1,16 +1,20 @@
 //! What one model scored, for a person and for the tools that read lm-evaluation-harness' files.
 
+use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
+use super::harness::with_definitions;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::grid::Grid;
-use crate::metric::{BITS_PER_BYTE, Of, TEXT};
+use crate::metric::{BITS_PER_BYTE, Metric, Of, TEXT, Unit};
+use crate::stage::scores::scale;
 use crate::tasks::{self, TaskResult};
 
 /// All scores of a dense backbone.
 #[derive(Debug)]
 pub struct ModelScores<'a> {
+    grid: &'a Grid,
     result: &'a CellResult,
     /// Texts, tasks, and the average of several tasks.
     pub scores: Vec<ModelScore>,
@@ -21,8 +25,8 @@ pub struct ModelScores<'a> {
 pub struct ModelScore {
     /// `c4@2048`, or the task as a grid writes it.
     pub of: String,
-    /// `perplexity`, `acc` or `acc_norm`.
-    pub metric: &'static str,
+    /// `perplexity`, `acc` or `acc_norm`; of a definition any of its metrics, with the filter's name where it has one.
+    pub metric: String,
     /// A perplexity, or a share of the documents in percent.
     pub value: f64,
     /// Its standard error.
@@ -33,6 +37,8 @@ pub struct ModelScore {
     pub items: usize,
     /// Whether it is one that is printed with two decimals.
     pub percent: bool,
+    /// Whether it is of the windows of a text.
+    pub windows: bool,
 }
 
 impl<'a> ModelScores<'a> {
@@ -40,7 +46,7 @@ impl<'a> ModelScores<'a> {
     ///
     /// # Errors
     /// The cell failed, with its reason.
-    pub fn of(grid: &Grid, outcome: &'a GridOutcome) -> Result<Self> {
+    pub fn of(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
         let [result] = outcome.cells.as_slice() else { return Err(Error::job("a model is scored by itself")) };
         result.ok()?;
         let mut scores = Vec::new();
@@ -50,22 +56,24 @@ impl<'a> ModelScores<'a> {
             let Of::Text(bits_per_byte) = BITS_PER_BYTE.of else { continue };
             scores.push(ModelScore {
                 of: text.to_string(),
-                metric: TEXT.name,
+                metric: TEXT.name.to_owned(),
                 value: losses.perplexity(),
                 error: losses.standard_error(),
                 bits_per_byte: bits_per_byte(&sample).map(|of| of.value),
                 items: losses.windows.len(),
                 percent: false,
+                windows: true,
             });
         }
-        let percent = |of: String, metric: &'static str, measure: tasks::Measure, items: usize| ModelScore {
+        let percent = |of: String, metric: &str, measure: tasks::Measure, items: usize| ModelScore {
             of,
-            metric,
+            metric: metric.to_owned(),
             value: 100.0 * measure.value,
             error: measure.stderr.map(|error| 100.0 * error),
             bits_per_byte: None,
             items,
             percent: true,
+            windows: false,
         };
         let all: Vec<&TaskScores> = result.scored().collect();
         for TaskScores { label, result, .. } in &all {
@@ -79,7 +87,29 @@ impl<'a> ModelScores<'a> {
             // By each task's own column, as the paper's tables have it.
             scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
         }
-        Ok(Self { result, scores })
+        let defined = |of: String, score: &Score| {
+            let metric = Metric::defined(&of, &score.metric, &score.filter);
+            let scale = scale(&metric);
+            let behind = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
+            ModelScore {
+                of,
+                metric: format!("{}{behind}", score.metric),
+                value: scale * score.score,
+                error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
+                bits_per_byte: None,
+                items: score.documents,
+                percent: metric.unit == Unit::Percent,
+                windows: false,
+            }
+        };
+        for group in &grid.evaluate.groups {
+            let all = result.group(group).unwrap_or_default();
+            scores.extend(all.iter().map(|score| defined(group.to_string(), score)));
+        }
+        for of in result.definitions.iter().filter_map(|of| of.sample.as_ref()) {
+            scores.extend(of.scores.iter().map(|judged| defined(of.label.clone(), &judged.score)));
+        }
+        Ok(Self { grid, result, scores })
     }
 
     /// In the layout of lm-evaluation-harness' results file. A text stands among the tasks, with its perplexity.
@@ -90,7 +120,12 @@ impl<'a> ModelScores<'a> {
         let tasks: Vec<TaskResult> = self.result.scored().map(|of| of.result.clone()).collect();
         let names: Vec<&str> = self.scores.iter().map(|score| score.of.as_str()).collect();
         let mut file = tasks::export(&tasks, json!({"model": "ghostlab", "model_args": model, "tasks": names}))?;
-        for score in self.scores.iter().filter(|score| !score.percent) {
+        let mut files = with_definitions(vec![file.clone()], self.grid, self.result, model).into_iter();
+        file = files.next().unwrap_or(file);
+        if files.next().is_some() {
+            return Err(Error::bad_input("a task is there twice").expected("each task once in a results file"));
+        }
+        for score in self.scores.iter().filter(|score| score.windows) {
             let name = &score.of;
             file["results"][name] = json!({
                 "name": name, "alias": name, "sample_len": score.items,

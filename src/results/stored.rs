@@ -17,7 +17,8 @@ use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
-use crate::grid::Grid;
+use crate::files::sha256;
+use crate::grid::{Grid, defined_columns};
 use crate::identity::{Aspect, Identity, Leaves, MeasureId, leaves};
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
 use crate::model::{CPU, EngineId};
@@ -293,6 +294,15 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         } else {
             tasks.insert(used.to_string(), protocol.clone());
             all.insert(used.to_string(), protocol);
+        }
+    }
+    for used in &grid.evaluate.definitions {
+        let of = &grid.definitions[&used.name];
+        let files: Vec<&String> = of.all_files().flat_map(|file| data(file)).collect();
+        let (asks, judges) = (sha256::of_bytes(of.definition.asks()), sha256::of_bytes(of.definition.judges()));
+        let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
+        for column in defined_columns(&used.to_string(), &of.definition) {
+            all.insert(column.metric().id, protocol.clone());
         }
     }
     for (average, parts) in [(PERPLEXITY.id, texts), (ACCURACY.id, tasks)] {

@@ -93,7 +93,9 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
             .found(reasons.join("; "))
             .hint("other depths, or a budget that asks for less"));
     }
-    racers.iter_mut().for_each(|of| of.gains = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect());
+    racers
+        .iter_mut()
+        .for_each(|of| of.gains = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect());
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
     measure(grid, spec, lab, &mut racers)?;
     let best = winner(&racers);
@@ -108,7 +110,8 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
         items: track.strata.iter().map(|of| of.used - judged_of(of)).sum(),
         kept: track.strata.iter().map(judged_of).sum(),
     };
-    let (mut survivors, others): (Vec<Racer>, Vec<Racer>) = racers.into_iter().partition(|of| of.fate == Fate::Survived);
+    let (mut survivors, others): (Vec<Racer>, Vec<Racer>) =
+        racers.into_iter().partition(|of| of.fate == Fate::Survived);
     survivors.extend(others);
     Ok(Found {
         backbone: grid.backbone.first().cloned().unwrap_or_default(),
@@ -393,7 +396,8 @@ fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &Cel
                     }
                 }
                 On::Text(own) => {
-                    let drawn = evaluate.perplexity.iter().filter(|of| Perplexity { draw: None, ..(*of).clone() } == *own);
+                    let drawn =
+                        evaluate.perplexity.iter().filter(|of| Perplexity { draw: None, ..(*of).clone() } == *own);
                     for text in drawn {
                         let losses = result.text(text).and_then(|of| of.sample.as_ref());
                         let losses = losses.ok_or_else(|| lacking(text.to_string()))?;
@@ -459,10 +463,12 @@ fn judgement(
     });
     let winner = &racers[best];
     let plain = Cell { recovery: Some(<dyn Recovery>::method("none", &Default::default())?), ..winner.cell.clone() };
-    let plain = grid.cells.iter().find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain).cloned().unwrap_or(Cell {
-        name: format!("{}.plain", winner.cell.name),
-        ..plain
-    });
+    let plain = grid
+        .cells
+        .iter()
+        .find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain)
+        .cloned()
+        .unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain });
     let mut roles = vec![("winner", winner.cell.clone())];
     roles.extend(second.map(|of| ("runner-up", racers[of].cell.clone())));
     if winner.cell != plain {
@@ -512,7 +518,8 @@ fn judgement(
         Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
     };
     let curse = tracks.iter().zip(winner.gains.iter().zip(won));
-    let curse = curse.map(|(track, (raced, judged))| track.scale.abs() * (mean_of_means(raced) - mean_of_means(judged)));
+    let curse =
+        curse.map(|(track, (raced, judged))| track.scale.abs() * (mean_of_means(raced) - mean_of_means(judged)));
     let curse = curse.collect();
     Ok((roles.into_iter().filter_map(judged).collect(), curse))
 }
@@ -543,4 +550,3 @@ impl Racer {
         }
     }
 }
-

@@ -131,7 +131,9 @@ pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, 
     cut.evaluate.latency.clear();
     found(&mut cut, recorded, finder, &mut drawn.inputs);
     let batch = recorded.numbers.measured.values().flat_map(BTreeMap::values).flatten().find_map(|of| match of {
-        MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } => Some(*batch),
+        MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
+            Some(*batch)
+        }
         _ => None,
     });
     let engines: BTreeSet<String> =
@@ -257,13 +259,19 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     grid.backbones.retain(|name, of| is_here("backbone", name, &mut of.path));
     grid.corpora.retain(|name, of| is_here("text", name, &mut of.path));
     grid.tasks.retain(|name, of| is_here("task", name, &mut of.path));
-    let Grid { backbones, corpora, tasks, cells, evaluate, .. } = grid;
+    grid.definitions.retain(|name, of| {
+        let files = of.rows.splits.values_mut().flatten();
+        files.map(|file| is_here("rows of the task", name, file)).all(|here| here)
+    });
+    let Grid { backbones, corpora, tasks, definitions, cells, evaluate, .. } = grid;
     cells.retain(|cell| {
         let text = cell.calibration.as_ref().is_none_or(|of| corpora.contains_key(&of.corpus));
         backbones.contains_key(&cell.backbone) && text
     });
     evaluate.perplexity.retain(|text| corpora.contains_key(&text.corpus));
     evaluate.tasks.retain(|used| tasks.contains_key(&used.name));
+    evaluate.definitions.retain(|used| definitions.contains_key(&used.name));
+    evaluate.groups.clear();
 }
 
 fn compare(recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell, checks: &mut Checks) {
@@ -309,6 +317,8 @@ fn compare(recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &Sampl
         };
         match own.iter().find(of) {
             Some(number) => items(recorded, number, scores, tolerance, checks),
+            // Only metrics that are right or wrong document by document leave items.
+            None if matches!(&scores.items, SampledItems::Right(all) if all.is_empty()) => {}
             None if own.iter().any(|number| number.failure.is_some()) => {}
             None => checks.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record"),
         }
@@ -363,6 +373,21 @@ fn items(recorded: &Recorded, number: &StoredNumber, scores: &SampledScores, of:
                 match losses.get(place) {
                     Some(&loss) => checks.windows.number(|| at(format!("window {place}")), loss, found, per_token),
                     None => checks.windows.lack(at(format!("window {place}")), "its loss in the record"),
+                }
+            }
+        }
+        SampledItems::Right(of_metrics) => {
+            let right = number.right.as_deref().unwrap_or_default();
+            let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
+            for (place, made) in of_metrics.get(metric).into_iter().flatten() {
+                let said = right.chars().nth(*place) == Some('1');
+                let word = |right: bool| if right { "right" } else { "wrong" };
+                match said == *made {
+                    true => checks.documents.agree(0.0),
+                    false => {
+                        let at = format!("{}, {}, document {place}", number.cell, number.column);
+                        checks.documents.differ(at, [word(said), word(*made)], None);
+                    }
                 }
             }
         }

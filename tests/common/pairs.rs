@@ -26,9 +26,10 @@ pub struct Pair {
 }
 
 /// Aspects that no grid, file or flag changes: constants of the program, and draws, which a search makes (`tests/search.rs`).
-pub const CONSTANT: [&str; 14] = [
+pub const CONSTANT: [&str; 15] = [
     "cut.version",
     "measure.boundary",
+    "measure.defined.batch",
     "measure.prefill.rounds",
     "measure.prefill.warmups",
     "measure.task.batch",
@@ -87,6 +88,11 @@ impl Setting {
         self.world.write(file, rows + &json!({"text": "w1 w2 w3", "side": "w3 w2 w1"}).to_string() + "\n");
     }
 
+    fn another_row_of(&self, file: &str) {
+        let rows = std::fs::read_to_string(self.world.path(file)).unwrap();
+        self.world.write(file, rows + &json!({"text": "w1 w2", "label": 1}).to_string() + "\n");
+    }
+
     fn text(&self, file: &str, from: &str, to: &str) {
         let text = std::fs::read_to_string(self.world.path(file)).unwrap();
         assert_eq!(text.matches(from).count(), 1, "{from} in {file}");
@@ -130,6 +136,26 @@ impl Setting {
     /// Whose documents nobody has to count before they are read.
     fn whole_task(&mut self) {
         self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
+    }
+
+    /// Scored by a definition too, with these options.
+    fn defined(&self, options: &str) {
+        let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2}).to_string() + "\n";
+        std::fs::create_dir(self.world.path("rows")).unwrap();
+        for (split, count) in [("train", 5), ("test", 6)] {
+            self.world
+                .write(&format!("rows/{split}.jsonl"), (0..count).map(|at| row(3 * at + count)).collect::<String>());
+        }
+        self.world.write(
+            "made.yaml",
+            "task: made\ndataset_path: a/b\ntraining_split: train\ntest_split: test\noutput_type: multiple_choice\n\
+             doc_to_text: '{{text}} w9'\ndoc_to_choice: [w1, w2]\ndoc_to_target: label\n",
+        );
+        self.world.write("backbone/chat_template.jinja", "{% for m in messages %}w5 {{ m.content }} w6 {% endfor %}");
+        self.grid(
+            "tasks: {name: copa, limit: 6}",
+            &format!("tasks: [{{name: copa, limit: 6}}, {{definition: made.yaml, data: rows{options}}}]"),
+        );
     }
 
     fn tuned(&self) {
@@ -394,6 +420,144 @@ pub fn unlike() -> Vec<Pair> {
         pair("another token before an empty context", &["measure.task.prefix"], |of| {
             of.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
         }),
+        between(
+            "another definition",
+            &["measure.defined.asks"],
+            |of| of.defined(""),
+            |of| {
+                of.defined("");
+                of.text("made.yaml", "[w1, w2]", "[w1, w3]");
+            },
+        ),
+        Pair {
+            runs: false,
+            ..between(
+                "other documents of a definition",
+                &["measure.defined.rows"],
+                |of| of.defined(""),
+                |of| {
+                    of.defined("");
+                    of.another_row_of("rows/test.jsonl");
+                },
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "documents of a definition read in another way",
+                &["measure.defined.formats"],
+                |of| of.defined(""),
+                |of| {
+                    of.defined("");
+                    std::fs::rename(of.world.path("rows/test.jsonl"), of.world.path("rows/test.parquet")).unwrap();
+                },
+            )
+        },
+        Pair {
+            runs: false,
+            ..between("examples", &["measure.defined.shots"], |of| of.defined(""), |of| of.defined(", shots: 2"))
+        },
+        between(
+            "more examples",
+            &["measure.defined.shots.count"],
+            |of| of.defined(", shots: 2"),
+            |of| of.defined(", shots: 3"),
+        ),
+        Pair {
+            runs: false,
+            ..between(
+                "another draw of examples",
+                &["measure.defined.shots.seed"],
+                |of| of.defined(", shots: 2"),
+                |of| of.defined(", shots: 2, seed: 7"),
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "other examples",
+                &["measure.defined.shots.rows"],
+                |of| of.defined(", shots: 2"),
+                |of| {
+                    of.defined(", shots: 2");
+                    of.another_row_of("rows/train.jsonl");
+                },
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "examples read in another way",
+                &["measure.defined.shots.formats"],
+                |of| of.defined(", shots: 2"),
+                |of| {
+                    of.defined(", shots: 2");
+                    std::fs::rename(of.world.path("rows/train.jsonl"), of.world.path("rows/train.parquet")).unwrap();
+                },
+            )
+        },
+        between("a chat template", &["measure.defined.chat"], |of| of.defined(""), |of| of.defined(", chat: true")),
+        Pair {
+            runs: false,
+            ..between(
+                "another chat template",
+                &["measure.defined.chat.template"],
+                |of| of.defined(", chat: true"),
+                |of| {
+                    of.defined(", chat: true");
+                    of.text("backbone/chat_template.jinja", "w6", "w7");
+                },
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "a chat in one turn",
+                &["measure.defined.chat.multiturn"],
+                |of| of.defined(", chat: true"),
+                |of| of.defined(", chat: true, multiturn: false"),
+            )
+        },
+        between("a system text", &["measure.defined.system"], |of| of.defined(""), |of| of.defined(", system: w8")),
+        Pair {
+            runs: false,
+            ..between(
+                "fewer documents of a definition",
+                &["measure.defined.limit"],
+                |of| of.defined(""),
+                |of| of.defined(", limit: 3"),
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "special tokens of a definition",
+                &["measure.defined.bos"],
+                |of| of.defined(""),
+                |of| of.defined(", bos: never"),
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "a shorter context of a definition",
+                &["measure.defined.max_length"],
+                |of| of.defined(""),
+                |of| of.defined(", max_length: 24"),
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "another token before an empty context of a definition",
+                &["measure.defined.prefix", "measure.task.prefix"],
+                |of| of.defined(""),
+                |of| {
+                    of.defined("");
+                    of.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
+                },
+            )
+        },
         pair("longer prompts", &["measure.prefill.length"], |of| {
             of.grid("latency: {length: 16}", "latency: {length: 8}");
         }),
@@ -418,6 +582,20 @@ pub fn alike() -> Vec<Pair> {
             of.grid("{corpus: train, sequences: 4, length: 32,", "{length: 32, sequences: 4, corpus: train,");
         }),
         pair("the name of a text's file", &[], |of| of.rename("test.jsonl", "other.jsonl")),
+        Pair {
+            runs: false,
+            ..between(
+                "names of a definition, its file and its metrics",
+                &[],
+                |of| of.defined(""),
+                |of| {
+                    of.defined("");
+                    let text = std::fs::read_to_string(of.world.path("made.yaml")).unwrap();
+                    of.world.write("other.yaml", text + "task_alias: Made\nmetric_list: [{metric: acc_norm}]\n");
+                    of.grid("definition: made.yaml", "definition: other.yaml");
+                },
+            )
+        },
         pair("the folder of the backbone", &[], |of| {
             std::fs::rename(of.world.path("backbone"), of.world.path("elsewhere")).unwrap();
             of.grid("{path: backbone}", "{path: elsewhere}");

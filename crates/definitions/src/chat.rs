@@ -10,6 +10,7 @@ use ghostlab_core::files::regular;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
+use crate::budget::begin;
 use crate::exchange::jinja;
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
@@ -115,6 +116,7 @@ impl ChatTemplate {
     }
 
     fn once(&self, messages: &[Message], continued: bool) -> Result<String> {
+        begin();
         let last = messages.len().saturating_sub(1);
         let shown = messages.iter().enumerate().map(|(at, one)| {
             let mark = if continued && at == last { MARK } else { "" };

@@ -74,6 +74,11 @@ impl Definition {
         all.repr()
     }
 
+    /// All that it says, includes and overrides resolved.
+    pub fn said(&self) -> &Value {
+        &self.source
+    }
+
     /// The keys that answers are judged by.
     pub fn judges(&self) -> String {
         self.part(|key| JUDGES.contains(&key)).repr()

@@ -7,12 +7,13 @@
 //! | files | what |
 //! | --- | --- |
 //! | [`value`], [`literal`], [`yaml`], [`pattern`] | Python's values, its literals, its YAML, its regular expressions |
-//! | `exchange`, `method`, [`template`] | Jinja as Python prints it |
+//! | `budget`, `exchange`, `method`, [`template`] | Jinja as Python prints it |
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
 //! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, what it is; files, groups and tags |
 //! | `parquet`, [`rows`], [`document`], [`shots`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
 
 pub mod aggregate;
+mod budget;
 pub mod chat;
 mod content;
 pub mod definition;

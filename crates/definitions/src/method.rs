@@ -3,6 +3,7 @@
 use minijinja::value::{ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value as Jinja};
 
+use crate::budget::printed;
 use crate::exchange::{jinja, python};
 use crate::value::{Value, is_space, words};
 
@@ -78,6 +79,8 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
         "replace" => {
             let (old, new, most): (String, String, Option<i64>) = from_args(args)?;
             let most = most.and_then(|most| usize::try_from(most).ok());
+            let times = text.matches(old.as_str()).count().min(most.unwrap_or(usize::MAX));
+            printed(text.len().saturating_add(times.saturating_mul(new.len())))?;
             Jinja::from(most.map_or_else(|| text.replace(&old, &new), |most| text.replacen(&old, &new, most)))
         }
         "capitalize" => Jinja::from(capitalized(text)),
@@ -101,8 +104,11 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
         }
         "join" => {
             let (items,): (Jinja,) = from_args(args)?;
-            let items: Option<Vec<String>> = items.try_iter()?.map(|item| item.as_str().map(str::to_owned)).collect();
-            Jinja::from(items.ok_or_else(|| refused("`join` takes texts only"))?.join(text))
+            let item = |item: Jinja| {
+                let one = item.as_str().ok_or_else(|| refused("`join` takes texts only"))?;
+                printed(one.len() + text.len()).map(|()| one.to_owned())
+            };
+            Jinja::from(items.try_iter()?.map(item).collect::<Result<Vec<_>, _>>()?.join(text))
         }
         "find" | "index" => {
             let (part,): (String,) = from_args(args)?;

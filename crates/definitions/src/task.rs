@@ -158,6 +158,14 @@ impl Task {
         Ok(requests)
     }
 
+    /// The right answer of a document, as the harness' samples show it.
+    ///
+    /// # Errors
+    /// When it cannot be made of the document.
+    pub fn target(&self, document: &Value) -> Result<Value> {
+        self.columns.target(&self.definition.target, document)
+    }
+
     /// The examples to draw from.
     fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let of = &self.definition;

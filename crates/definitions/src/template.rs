@@ -9,6 +9,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
+use crate::budget::{MOST_BYTES, begin, printed};
 use crate::exchange::{jinja, python};
 use crate::method::{self, METHODS};
 use crate::pattern::Pattern;
@@ -17,6 +18,43 @@ use crate::yaml::Place;
 
 /// Steps that one rendering may take: a template that loops comes to an end.
 const FUEL: u64 = 2_000_000;
+/// Fewest steps, which all that anybody wrote stays far below.
+const LEAST_FUEL: u64 = 100_000;
+/// How often a text may stand in itself: each assignment may double what the one before it made.
+const MOST_GROWTH: f64 = 100_000.0;
+
+/// Refuses assignments that make a text of texts of texts, and macros, which no definition has.
+fn bounded(source: &str) -> Result<()> {
+    let mut growth = 1.0;
+    let mut rest = source;
+    while let Some(open) = rest.find("{%") {
+        rest = rest[open + 2..].trim_start_matches(['-', '+']).trim_start();
+        let end = rest.find("%}").unwrap_or(rest.len());
+        let tag = &rest[..end];
+        let word = tag.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("");
+        let joined = |text: &str, marks: &[char]| 1.0 + text.matches(marks).count() as f64;
+        match word {
+            "macro" | "call" | "include" | "import" | "from" | "extends" | "block" => {
+                return Err(Error::bad_input(format!("a template has `{word}`, which is not offered"))
+                    .expected("if, for and set")
+                    .found(tag.trim().to_owned()));
+            }
+            "set" | "with" if tag.contains('=') => growth *= joined(tag, &['~', '+']),
+            "set" | "filter" => {
+                let block = rest.find("endset").or_else(|| rest.find("endfilter")).unwrap_or(rest.len());
+                growth *= joined(&rest[..block], &['{', '~', '+']);
+            }
+            _ => {}
+        }
+        rest = &rest[end..];
+    }
+    if growth <= MOST_GROWTH {
+        return Ok(());
+    }
+    Err(Error::bad_input("a template puts texts together of texts so often that they may fill the memory")
+        .expected(format!("a text that stands in itself at most {MOST_GROWTH} times"))
+        .found(format!("up to {growth:.0} times, by its `set`s")))
+}
 
 /// A template of a definition, compiled: a name that is not there is an error, and the last newline stays.
 #[derive(Clone)]
@@ -44,8 +82,11 @@ impl Template {
             if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
                 environment.set_syntax(syntax);
             }
+            // What outlives a loop's turn could grow with each.
+            environment.remove_global("namespace");
             environment
         });
+        bounded(source).map_err(|error| error.at(place.to_string()))?;
         let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(place.to_string()))?;
         known_names(&environment, source).map_err(|error| error.at(place.to_string()))?;
         Ok(Self { environment, source: source.to_owned(), place: place.clone() })
@@ -58,6 +99,7 @@ impl Template {
     pub fn render(&self, document: &Value) -> Result<String> {
         let template =
             self.environment.get_template("it").map_err(|error| explained(&error).at(self.place.to_string()))?;
+        begin();
         template.render(jinja(document)).map_err(|error| {
             let Value::Map(pairs) = document else { return explained(&error).at(self.place.to_string()) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
@@ -87,9 +129,12 @@ pub(crate) fn environment() -> Environment<'static> {
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_formatter(|out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Jinja| {
         if let Some(text) = value.as_str() {
+            printed(text.len())?;
             out.write_str(text)?;
         } else if !value.is_undefined() {
-            out.write_str(&python(value)?.text())?;
+            let text = python(value)?.text();
+            printed(text.len())?;
+            out.write_str(&text)?;
         } else if state.env().undefined_behavior() == UndefinedBehavior::Strict {
             return Err(JinjaError::from(ErrorKind::UndefinedError));
         }
@@ -117,8 +162,13 @@ pub(crate) fn environment() -> Environment<'static> {
         })
     });
     environment.add_filter("join", |items: Jinja, by: Option<String>| {
-        let items = items.try_iter()?.map(|item| Ok(python(&item)?.text())).collect::<Result<Vec<_>, JinjaError>>()?;
-        Ok::<_, JinjaError>(items.join(&by.unwrap_or_default()))
+        let by = by.unwrap_or_default();
+        let text = |item: Jinja| {
+            let text = python(&item)?.text();
+            printed(text.len() + by.len()).map(|()| text)
+        };
+        let items = items.try_iter()?.map(text).collect::<Result<Vec<_>, JinjaError>>()?;
+        Ok::<_, JinjaError>(items.join(&by))
     });
     environment.add_filter("regex_replace", |text: String, pattern: String, by: String| {
         if by.is_empty() {
@@ -142,6 +192,9 @@ pub(crate) fn compiled(
     source: &str,
 ) -> std::result::Result<Environment<'static>, JinjaError> {
     let mut environment = base.clone();
+    // A step writes all of the source at most.
+    let steps = (MOST_BYTES / source.len().max(1)) as u64;
+    environment.set_fuel(Some(steps.clamp(LEAST_FUEL, FUEL)));
     // Jinja reads every end of a line as a newline.
     environment.add_template_owned("it", source.replace("\r\n", "\n").replace('\r', "\n"))?;
     Ok(environment)
@@ -290,5 +343,18 @@ mod tests {
         assert!(error("{{ question.field }}").contains("not there"));
         assert!(error("{{ [1].index(2) }}").contains("not in the list"));
         assert!(error("{{ 1 / 0 }}").contains("f.yaml:3"));
+        let doubled = "{% set x = x ~ x %}".repeat(40);
+        assert!(error(&format!("{{% set x = 'ab' %}}{doubled}{{{{ x }}}}")).contains("memory"));
+        let caught = "{% set x %}{{ x }}{{ x }}{% endset %}".repeat(40);
+        assert!(error(&format!("{{% set x = 'ab' %}}{caught}{{{{ x }}}}")).contains("memory"));
+        assert!(
+            error("{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}")
+                .contains("f.yaml:3")
+        );
+        assert!(
+            error("{% set x = 'a' * 9000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}").contains("MB of text")
+        );
+        assert!(error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("MB of text"));
+        assert!(error("{% macro m() %}{% endmacro %}").contains("macro"));
     }
 }

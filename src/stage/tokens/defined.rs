@@ -1,6 +1,7 @@
 //! Tasks by definitions as tokens: what a backbone is asked, and what answers are judged by.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::results::{Judged, judged};
@@ -41,7 +42,7 @@ pub struct Documents {
 ///
 /// # Errors
 /// Rows that are not there, or that the definition cannot be applied to.
-pub(super) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
+pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     let of = &given.grid.definitions[&used.name];
     let files = of.files(of.definition.evaluated());
     let files: Vec<_> = files.iter().map(AsRef::as_ref).collect();
@@ -116,12 +117,16 @@ pub(super) fn store(
     let all: Vec<Vec<Tokenised>> = all.into_iter().collect::<Result<_>>()?;
     let apart = task.definition.output == Output::Rolling;
     let (mut ids, mut lengths) = (Vec::new(), Vec::new());
-    for of in &all {
-        for text in of {
+    let mut rest = all.as_slice();
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(if apart { 1 } else { together(rest) });
+        rest = later;
+        let texts = || now.iter().flatten();
+        for text in texts() {
             ids.extend(&text.input_ids);
             ids.extend(&text.continuation_ids);
         }
-        let own = of.iter().map(|text| [text.input_ids.len(), text.continuation_ids.len()]);
+        let own = texts().map(|text| [text.input_ids.len(), text.continuation_ids.len()]);
         // Windows of a text have nothing in common: each is scored by itself.
         match apart {
             true => lengths.extend(own.map(|of| vec![of])),
@@ -145,6 +150,41 @@ pub(super) fn store(
         (LOAD, load_bytes(&load)),
     ];
     put(store, key, seconds(), &payloads)
+}
+
+/// Tokens that documents may have together.
+const TOGETHER: usize = 2048;
+
+/// How many of the first documents are scored as one, so that what all of them begin with is run once: the same examples
+/// before every question are most of a prompt.
+fn together(documents: &[Vec<Tokenised>]) -> usize {
+    let Some(first) = documents.first().and_then(|of| of.first()) else { return 1 };
+    // Distinct inputs, their tokens in all, and how many of these all begin with.
+    let measure = |of: &[Tokenised]| {
+        let inputs: BTreeSet<&[u32]> = of.iter().map(|text| text.input_ids.as_slice()).collect();
+        let common = |input: &&[u32]| input.iter().zip(&first.input_ids).take_while(|(a, b)| a == b).count();
+        let shared = inputs.iter().map(common).min().unwrap_or(0);
+        (inputs.len(), inputs.iter().map(|input| input.len()).sum::<usize>(), shared)
+    };
+    // What they share stands once.
+    let tokens = |(inputs, all, shared): (usize, usize, usize)| all - inputs.saturating_sub(1) * shared;
+    let mut so_far = measure(&documents[0]);
+    let mut count = 1;
+    for of in &documents[1..] {
+        let own = measure(of);
+        let with = (so_far.0 + own.0, so_far.1 + own.1, so_far.2.min(own.2));
+        // By itself it may share more than it does with the others.
+        let inputs: BTreeSet<&[u32]> = of.iter().map(|text| text.input_ids.as_slice()).collect();
+        let mut each = inputs.iter();
+        let head = each.next().copied().unwrap_or_default();
+        let common = |input: &&[u32]| input.iter().zip(head).take_while(|(a, b)| a == b).count();
+        let alone = tokens((own.0, own.1, each.map(common).min().unwrap_or(head.len())));
+        if tokens(with) >= tokens(so_far) + alone || tokens(with) > TOGETHER {
+            break;
+        }
+        (so_far, count) = (with, count + 1);
+    }
+    count
 }
 
 /// What the documents of a stored task are judged by.
@@ -172,6 +212,14 @@ impl Documents {
     /// A definition that they are not of.
     pub fn task(&self, definition: &Definition) -> Result<Task> {
         Task::with_documents(definition.clone(), self.rows.clone())
+    }
+
+    /// Which texts are whose.
+    pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
+        self.counts.iter().scan(0, |at, count| {
+            *at += count;
+            Some(*at - count..*at)
+        })
     }
 
     /// The answers to each document's requests, by the values of all texts.
@@ -203,5 +251,35 @@ impl Documents {
     /// As there.
     pub fn judge(&self, definition: &Definition, answers: &[Vec<Answer>], draws: usize) -> Result<Vec<Judged>> {
         judged(&self.task(definition)?, answers, draws)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(inputs: &[&[u32]]) -> Vec<Tokenised> {
+        let text =
+            |input: &&[u32]| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], truncated_left: 0 };
+        inputs.iter().map(text).collect()
+    }
+
+    #[test]
+    fn documents_of_one_head_go_together_where_that_is_less_and_others_do_not() {
+        let head: Vec<u32> = (0..50).collect();
+        let with = |rest: &[u32]| [&head[..], rest].concat();
+        let (a, b, c) = (with(&[60, 61]), with(&[70, 71, 72]), with(&[80]));
+        let of = |inputs: &[&[u32]]| texts(inputs);
+        assert_eq!(together(&[of(&[&a, &a]), of(&[&b, &b]), of(&[&c])]), 3);
+        let other: Vec<u32> = (100..140).collect();
+        assert_eq!(together(&[of(&[&a]), of(&[&other]), of(&[&b])]), 1);
+        // A long question before each of two answers would stand twice.
+        let long: Vec<u32> = (200..290).collect();
+        let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
+        assert_eq!(together(&[of(&[&[0, 5]]), of(&[&one, &two])]), 1);
+        let large: Vec<u32> = (0..2000).collect();
+        let more = |at: u32| [&large[..], &vec![at; 40]].concat();
+        assert_eq!(together(&[of(&[&more(1)]), of(&[&more(2)])]), 1, "more than go together");
+        assert_eq!(together(&[of(&[])]), 1);
     }
 }

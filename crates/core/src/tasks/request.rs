@@ -404,6 +404,27 @@ mod tests {
         assert_eq!(request(0).unwrap_err().exit_code(), 2);
     }
 
+    /// Expected windows: `utils.get_rolling_token_windows` of lm-evaluation-harness, made disjoint, of ten tokens.
+    #[test]
+    fn a_whole_text_is_windows_whose_predictions_meet_and_do_not_overlap() {
+        let windows = |text: &str, length| -> Vec<(String, String)> {
+            let shown = |ids: &[u32]| {
+                ids.iter().map(|id| if *id == 1 { '^' } else { char::from_u32(*id).unwrap() }).collect::<String>()
+            };
+            let all = rolling(text, &letters(), Bos::Never, length).unwrap();
+            all.iter().map(|of| (shown(&of.input_ids), shown(&of.continuation_ids))).collect()
+        };
+        assert_eq!(windows("QRSTUVWXYZ", 4), [pair("^QRS", "QRST"), pair("TUVW", "UVWX"), pair("VWXY", "YZ")]);
+        assert_eq!(windows("QRS", 4), [pair("^QR", "QRS")]);
+        assert_eq!(windows("QRST", 4), [pair("^QRS", "QRST")]);
+        // A BOS that the tokenizer adds is predicted from the prefix token, and counts.
+        let with_bos = rolling("Q", &letters(), Bos::Tokenizer, 9).unwrap();
+        assert_eq!((with_bos[0].input_ids.len(), with_bos[0].continuation_ids.len()), (2, 2));
+        let none = Letters { prefix: None, adds: false };
+        assert!(rolling("Q", &none, Bos::Tokenizer, 9).is_err());
+        assert!(rolling("", &letters(), Bos::Never, 9).is_err());
+    }
+
     #[test]
     fn what_cannot_be_scored_names_task_row_and_choice() {
         for (texts, bos) in [((" ", " x"), Bos::Never), (("Q", ""), Bos::Never), (("Q", "!"), Bos::Tokenizer)] {

@@ -1,0 +1,307 @@
+//! What the harness does, rule by rule, on rows of a few words: each test is one rule that its code (commit `4e7e0d4`) shows.
+//! `tests/harness.rs` here and `tests/lm_eval.rs` of the program hold the same and the rest to the harness itself.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+use ghostlab_core::error::Result;
+use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, Part, grouped};
+use ghostlab_definitions::definition::Data;
+use ghostlab_definitions::results::scores;
+use ghostlab_definitions::yaml::parse;
+use ghostlab_definitions::{Answer, Ask, ChatTemplate, Definition, Request, Rows, Setting, Task, Value};
+
+/// Rows of every split: JSON of a list, with the split's name as `s` in each row.
+struct Made(&'static str);
+
+impl Rows for Made {
+    fn rows(&self, _: &Data, split: &str) -> Result<Box<dyn Iterator<Item = Result<Value>> + '_>> {
+        let rows: Vec<Value> = serde_json::from_str(self.0).unwrap();
+        let split = split.to_owned();
+        Ok(Box::new(rows.into_iter().map(move |mut row| {
+            row.set("s", Value::from(split.as_str()));
+            Ok(row)
+        })))
+    }
+}
+
+const ROWS: &str = r#"[{"q": "one", "c": ["a", "b"], "n": 0, "d": "1"}, {"q": "two", "c": ["c", "d"], "n": 1, "d": "0"},
+    {"q": "six", "c": ["e", "f"], "n": 1, "d": "1"}]"#;
+
+/// A definition of choices; `more` stands behind, so that it wins.
+fn choices(more: &str) -> String {
+    format!(
+        "task: t\ndataset_path: x\ntraining_split: train\ntest_split: test\noutput_type: multiple_choice\n\
+         doc_to_text: q\ndoc_to_choice: c\ndoc_to_target: n\n{more}\n"
+    )
+}
+
+fn task_of(text: &str, rows: &'static str) -> Result<Task> {
+    Task::new(Definition::read(&parse(text, "t.yaml")?)?, &Made(rows))
+}
+
+fn asked(text: &str, setting: &Setting<'_>) -> Vec<Request> {
+    task_of(text, ROWS).unwrap().requests(&Made(ROWS), setting).unwrap()
+}
+
+fn shots(count: usize) -> Setting<'static> {
+    Setting { shots: Some(count), ..Setting::default() }
+}
+
+/// Context and continuation of each request.
+fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
+    let of = |request: Request| match request.ask {
+        Ask::LogLikelihood { context, continuation } => (context, continuation),
+        Ask::Rolling { text } => (text, String::new()),
+        Ask::Generate { context, .. } => (context, String::new()),
+    };
+    asked(text, setting).into_iter().map(of).collect()
+}
+
+fn first(text: &str, setting: &Setting<'_>) -> (String, String) {
+    texts(text, setting).swap_remove(0)
+}
+
+fn pair(context: &str, continuation: &str) -> (String, String) {
+    (context.to_owned(), continuation.to_owned())
+}
+
+#[test]
+fn a_field_that_is_a_column_is_its_value_and_digits_are_numbers_beside_choices() {
+    // The whole text is a column: the number is the answer's place.
+    assert_eq!(first(&choices(""), &shots(0)), pair("one", " a"));
+    // Rendered digits are numbers where there are choices, and texts where there are none.
+    let rendered = choices("doc_to_target: '{{d}}'");
+    let likelihoods = |target: i64| {
+        let task = task_of(&rendered, ROWS).unwrap();
+        task.target(&task.documents[0]).unwrap() == Value::Int(target)
+    };
+    assert!(likelihoods(1));
+    let plain = "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: '{{d}}'\n";
+    assert_eq!(first(plain, &shots(0)), pair("one", "1"));
+    let leading = choices("doc_to_target: '0{{d}}'");
+    assert!(task_of(&leading, ROWS).is_err(), "Python raises on 01");
+    let listed = task_of(&choices("doc_to_target: '[0,  1]'"), ROWS).unwrap();
+    assert_eq!(listed.target(&listed.documents[0]).unwrap(), Value::List(vec![Value::Int(0), Value::Int(1)]));
+}
+
+#[test]
+fn choices_are_a_list_a_maps_values_or_a_printed_literal() {
+    let all = |more: &str| texts(&choices(more), &shots(0)).into_iter().take(2).map(|of| of.1).collect::<Vec<_>>();
+    assert_eq!(all("doc_to_choice: [x, y]"), [" x", " y"]);
+    assert_eq!(all("doc_to_choice: {1: x, 0: y}"), [" x", " y"]);
+    assert_eq!(all("doc_to_choice: \"{{['it is', c[1]]}}\""), [" it is", " b"]);
+}
+
+#[test]
+fn the_test_split_is_evaluated_and_the_validation_split_where_there_is_none() {
+    let split = |more: &str| {
+        let task = task_of(&choices(more), ROWS).unwrap();
+        task.documents[0].get("s").unwrap().text()
+    };
+    assert_eq!((split(""), split("validation_split: dev")), ("test".into(), "test".into()));
+    assert_eq!(split("test_split: null\nvalidation_split: dev"), "dev");
+}
+
+#[test]
+fn examples_are_from_their_split_their_list_or_the_first_split_that_there_is() {
+    let from = |more: &str| {
+        let own = format!("doc_to_text: '{{{{q}}}} {{{{s}}}}'\nfewshot_config: {{sampler: first_n{more}}}\n");
+        let context = first(&choices(&own), &shots(1)).0;
+        context.split("\n\n").next().unwrap().to_owned()
+    };
+    assert_eq!(from(""), "one train a");
+    assert_eq!(from(", split: dev"), "one dev a");
+    assert_eq!(from(", samples: [{q: own, c: [k, l], n: 1, s: said}]"), "own said l");
+    assert_eq!(from(", split: dev, samples: [{q: own, c: [k, l], n: 1, s: said}]"), "one dev a");
+}
+
+#[test]
+fn zero_shots_that_a_definition_says_stay_and_no_word_means_none() {
+    let context =
+        |more: &str, asked: Option<usize>| first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0;
+    assert_eq!(context("num_fewshot: 0", Some(2)), "one");
+    assert_eq!(context("", None), "one");
+    assert_eq!(context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", None), "one a\n\none");
+    assert_eq!(context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", Some(2)), "one a\n\ntwo d\n\none");
+}
+
+#[test]
+fn the_document_is_left_out_of_the_examples_where_their_split_is_named_as_the_tests() {
+    let named = "fewshot_split: test\nfewshot_config: {sampler: first_n}\ndoc_to_text: '{{q}}'\n";
+    // Rows of all splits differ here, so the pool has the document itself only where the split is the same.
+    assert_eq!(first(&choices(named), &shots(2)).0, "two d\n\nsix f\n\none");
+    // Neither is named: none equals none, and the pool of the validation split lacks the document.
+    let neither = "test_split: null\nvalidation_split: dev\ntraining_split: null\nfewshot_config: {sampler: first_n}\n";
+    assert_eq!(first(&choices(neither), &shots(1)).0, "two d\n\none");
+    // A test split alone: the pool is that split, and the document may be shown with its own answer.
+    let alone = "training_split: null\nfewshot_config: {sampler: first_n}\n";
+    assert_eq!(first(&choices(alone), &shots(1)).0, "one a\n\none");
+}
+
+#[test]
+fn a_description_is_glued_and_a_system_text_is_parted_only_where_neither_side_is_blank() {
+    let system = |text: &str| Setting { system: Some(text.to_owned()), ..Setting::default() };
+    assert_eq!(first(&choices("description: Choose."), &shots(0)).0, "Choose.one");
+    assert_eq!(first(&choices("description: Choose."), &system("Be short.")).0, "Be short.\n\nChoose.one");
+    assert_eq!(first(&choices("description: Choose."), &system("Be short. ")).0, "Be short. Choose.one");
+    assert_eq!(first(&choices("description: ' Choose.'"), &system("Be short.")).0, "Be short. Choose.one");
+}
+
+#[test]
+fn an_empty_answer_of_an_example_has_no_delimiters() {
+    let sample = "fewshot_config: {sampler: first_n, samples: [{q: own, c: [k, l], n: '', d: x}]}\ndoc_to_target: n\n";
+    let text =
+        "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{q}}'\n".to_owned();
+    assert_eq!(first(&format!("{text}{sample}doc_to_target: \"{{{{n|string}}}}\"\n"), &shots(1)).0, "ownone");
+}
+
+#[test]
+fn a_continuation_has_the_delimiter_before_a_choice_and_none_before_a_target() {
+    let target = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\ndoc_to_text: 'Say: '\n");
+    assert_eq!(first(&target, &shots(0)), pair("Say: ", "one"));
+    assert_eq!(first(&choices("target_delimiter: ':'"), &shots(0)), pair("one", ":a"));
+    let rolling = choices("output_type: loglikelihood_rolling\ndoc_to_target: q\ndoc_to_choice: null\n");
+    assert_eq!(first(&rolling, &shots(2)), pair("one", ""), "no context counts");
+}
+
+#[test]
+fn an_answer_that_is_begun_follows_the_delimiter_and_in_examples_a_blank() {
+    let begun = choices("gen_prefix: It is\nfewshot_config: {sampler: first_n}\ntarget_delimiter: ': '\n");
+    assert_eq!(first(&begun, &shots(1)).0, "one: It is a\n\none: It is");
+    let blank = choices("gen_prefix: ' It is'\n");
+    assert_eq!(first(&blank, &shots(0)).0, "one It is");
+}
+
+#[test]
+fn contexts_are_the_choices_where_the_question_is_a_number() {
+    let text = choices("doc_to_text: n\ndoc_to_target: q\nfewshot_config: {sampler: first_n}\n");
+    let of_first: Vec<_> = texts(&text, &shots(1)).into_iter().take(2).collect();
+    assert_eq!(of_first, [pair("a one\n\na", " one"), pair("a one\n\nb", " one")]);
+}
+
+#[test]
+fn mutual_information_asks_for_the_bare_choices_too() {
+    let all = texts(&choices("metric_list: [{metric: acc_mutual_info}]"), &shots(0));
+    assert_eq!(all[..4], [pair("one", " a"), pair("one", " b"), pair("", " a"), pair("", " b")]);
+}
+
+#[test]
+fn behind_a_chat_template_a_choice_has_no_delimiter_unless_an_answer_is_begun() {
+    let chat = ChatTemplate::new("{% for m in messages %}<{{m.content}}>{% endfor %}", Vec::new(), "t").unwrap();
+    let setting = Setting { chat: Some(&chat), ..Setting::default() };
+    assert_eq!(first(&choices(""), &setting), pair("<one>", "a"));
+    assert_eq!(first(&choices("gen_prefix: It is"), &setting), pair("<one><It is", " a"));
+    assert_eq!(first(&choices("gen_prefix: 'It is '"), &setting).1, "a");
+    let in_one = Setting { shots: Some(1), multiturn: false, chat: Some(&chat), ..Setting::default() };
+    let text = choices("fewshot_config: {sampler: first_n}\ndescription: Choose.");
+    assert_eq!(first(&text, &in_one).0, "<Choose.><one a\n\none>");
+    assert_eq!(first(&text, &Setting { multiturn: true, ..in_one }).0, "<Choose.><one><a><one>");
+}
+
+/// The scores of a definition by answers to all its requests.
+fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
+    let task = task_of(text, rows).unwrap();
+    let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
+    let of = |request: &Request, (number, greedy): (f64, bool)| match request.ask {
+        Ask::Rolling { .. } => Answer::Rolling(number),
+        _ => Answer::LogLikelihood(number, greedy),
+    };
+    let answers: Vec<Answer> = requests.iter().zip(answers).map(|(request, answer)| of(request, *answer)).collect();
+    let all = scores(&task, &requests, &answers, 1000).unwrap();
+    all.into_iter().map(|of| (of.metric, of.score, of.error)).collect()
+}
+
+#[test]
+fn the_likeliest_choice_is_the_first_of_equals_and_one_without_a_number_wins() {
+    const ONE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
+    let of = |metric: &str, one: f64, two: f64| {
+        scored(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
+    };
+    assert_eq!((of("acc", -1.0, -1.0), of("acc", -2.0, -1.0)), (0.0, 1.0));
+    assert_eq!(of("acc", -1.0, f64::NAN), 1.0);
+    // By letters of the choice without its delimiter, and by its bytes: é is one letter of two.
+    assert_eq!((of("acc_norm", -1.0, -1.5), of("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
+    // Of choices it is whether the right one is the likeliest text.
+    assert_eq!(of("exact_match", -1.0, -9.0), 1.0);
+    // A right answer that is no choice is scored as wrong.
+    const ODD: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
+    let text = choices("metric_list: [{metric: acc}]");
+    assert_eq!(scored(&text, ODD, &[(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)])[0].1, 0.5);
+    // Several right answers: one of them is enough.
+    const TWO: &str = r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#;
+    assert_eq!(scored(&text, TWO, &[(-2.0, true), (-1.0, true)])[0].1, 1.0);
+}
+
+#[test]
+fn words_are_parted_at_blanks_and_blanks_at_an_end_make_one_more() {
+    const LONG: &str = r#"[{"q": " a  b é "}]"#;
+    let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
+    let scores = scored(&text, LONG, &[(-10.0, true)]);
+    let names: Vec<&str> = scores.iter().map(|of| of.0.as_str()).collect();
+    assert_eq!(names, ["word_perplexity", "byte_perplexity", "bits_per_byte"]);
+    // "", a, b, é, "" by `re.split(r"\s+", …)`, and 9 bytes.
+    let expected = [(10.0_f64 / 5.0).exp(), (10.0_f64 / 9.0).exp(), 10.0 / 9.0 / std::f64::consts::LN_2];
+    scores.iter().zip(expected).for_each(|(of, expected)| assert!((of.1 - expected).abs() < 1e-12, "{of:?}"));
+    assert!(scores.iter().all(|of| of.2.is_none()), "the harness says N/A");
+}
+
+#[test]
+fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
+    let text = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\n");
+    let scores = scored(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
+    assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
+    assert!((scores[0].1 - (7.0_f64 / 3.0).exp()).abs() < 1e-12 && scores[0].2.is_some());
+    // The error of a mean: the deviation of a sample over the root of its size.
+    let deviation = (2.0_f64 / 9.0 * 3.0 / 2.0).sqrt();
+    assert!(
+        (scores[1].1 - 2.0 / 3.0).abs() < 1e-12 && (scores[1].2.unwrap() - deviation / 3.0_f64.sqrt()).abs() < 1e-12
+    );
+    // Of one document nothing is told.
+    assert_eq!(Aggregation::Mean.error(&[Item::Number(1.0)], 1000).unwrap(), None);
+}
+
+#[test]
+fn f1_is_of_the_label_one_and_a_third_label_is_an_error() {
+    let labels = |pairs: &[(i64, i64)]| -> Vec<Item> {
+        pairs.iter().map(|(right, predicted)| Item::Labels(Value::Int(*right), *predicted)).collect()
+    };
+    let items = labels(&[(1, 1), (1, 0), (0, 1), (0, 0), (1, 1)]);
+    assert!((Aggregation::F1.score(&items).unwrap() - 2.0 / 3.0).abs() < 1e-12);
+    // 2 TP, 1 FP, 1 FN, 1 TN: (2·1 − 1·1) / √(3·3·2·2).
+    assert!((Aggregation::Matthews.score(&items).unwrap() - 1.0 / 6.0).abs() < 1e-12);
+    assert!(Aggregation::F1.score(&labels(&[(1, 2), (0, 0)])).is_err());
+    let median = [3.0, 1.0, 2.0, 9.0].map(Item::Number);
+    assert_eq!(Aggregation::Median.score(&median).unwrap(), 3.0, "sorted[n // 2]");
+}
+
+#[test]
+fn groups_weigh_by_size_or_not_and_their_error_is_pooled() {
+    let parts =
+        [Part { score: 1.0, error: Some(0.1), documents: 10 }, Part { score: 0.0, error: Some(0.2), documents: 30 }];
+    let metric = |by_size| GroupMetric { metric: "acc".into(), filters: None, by_size };
+    let pooled = ((9.0 * 0.01 * 10.0 + 29.0 * 0.04 * 30.0) / 38.0_f64 / 40.0).sqrt();
+    for (by_size, score) in [(true, 0.25), (false, 0.5)] {
+        let (own, error) = grouped(&parts, &metric(by_size)).unwrap();
+        assert!((own - score).abs() < 1e-12 && (error.unwrap() - pooled).abs() < 1e-12);
+    }
+    let unknown = [parts[0], Part { error: None, ..parts[1] }];
+    assert_eq!(grouped(&unknown, &metric(true)).unwrap().1, None);
+}
+
+#[test]
+fn what_a_model_cannot_be_asked_is_one_error_with_its_place() {
+    let refused = |more: &str, rows| {
+        let task = task_of(&choices(more), rows).and_then(|task| task.requests(&Made(rows), &Setting::default()));
+        task.unwrap_err().to_string()
+    };
+    let column = refused("doc_to_text: '{{question}}'", ROWS);
+    assert!(column.contains("question") && column.contains("task t"), "{column}");
+    let empty = refused("doc_to_choice: ['', b]\ntarget_delimiter: ''", ROWS);
+    assert!(empty.contains("a choice is empty"), "{empty}");
+    let nothing = refused("output_type: loglikelihood\ndoc_to_choice: null\ndoc_to_target: ''", ROWS);
+    assert!(nothing.contains("nothing to score"), "{nothing}");
+    let few = task_of(&choices(""), ROWS).unwrap().requests(&Made(ROWS), &shots(9)).unwrap_err().to_string();
+    assert!(few.contains("too few examples"), "{few}");
+    assert!(refused("", "[]").contains("no documents"));
+    let key = Definition::read(&parse(&choices("dataset_kwargs: {verbose: true}"), "t.yaml").unwrap()).unwrap_err();
+    assert!(key.to_string().contains("dataset_kwargs.verbose") && key.to_string().contains("t.yaml:9"), "{key}");
+}

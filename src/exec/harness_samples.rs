@@ -1,0 +1,113 @@
+//! What was asked and answered document by document, in the layout of lm-evaluation-harness' `samples_TASK_….jsonl`.
+
+use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::results::judged;
+use ghostlab_definitions::{Answer, Ask, Request};
+use serde_json::{Map, Value, json};
+
+use super::outcome::GridOutcome;
+use crate::error::{Error, Result};
+use crate::files::sha256;
+use crate::grid::Grid;
+use crate::plan::Plan;
+use crate::stage::tokens::defined;
+use crate::work::inputs::Given;
+use crate::work::settings::RunSettings;
+use ghostlab_store::Store;
+
+/// The samples of each task by a definition of the first cell, under the task as the grid writes it.
+///
+/// # Errors
+/// Inputs that changed since they were scored.
+pub fn harness_samples(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    outcome: &GridOutcome,
+) -> Result<Vec<(String, Vec<Value>)>> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
+    let given = Given { grid, inputs: &plan.inputs };
+    let mut all = Vec::new();
+    for of in &result.definitions {
+        let Some(scores) = &of.sample else { continue };
+        let task = defined::task(given, &of.asked)?;
+        let requests = defined::requests(given, backbone, &of.asked, &task)?;
+        let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
+        if by_document.len() != scores.answers.len() {
+            return Err(Error::job("the answers are not those of the requests").at(scores.label.clone()));
+        }
+        let judged = judged(&task, &scores.answers, 0)?;
+        let mut lines = Vec::new();
+        for pipeline in &task.definition.filters {
+            for (at, (requests, answers)) in by_document.iter().zip(&scores.answers).enumerate() {
+                let document = &task.documents[at];
+                let target = task.target(document)?.text();
+                let texts: Vec<[&str; 2]> = requests.iter().map(texts).collect();
+                let arguments: Map<String, Value> = texts
+                    .iter()
+                    .enumerate()
+                    .map(|(index, [context, continuation])| {
+                        let both = json!({"arg_0": context, "arg_1": continuation});
+                        let one = json!({"arg_0": context});
+                        (format!("gen_args_{index}"), if continuation.is_empty() { one } else { both })
+                    })
+                    .collect();
+                let said: Vec<Value> = answers.iter().map(said).collect();
+                let own = judged.iter().filter(|of| of.score.filter == pipeline.name);
+                let metrics: Vec<(&str, Value)> =
+                    own.map(|of| (of.score.metric.as_str(), of.items.get(at).map_or(Value::Null, item))).collect();
+                let mut line = json!({
+                    "doc_id": at,
+                    "doc": document,
+                    "target": target,
+                    "arguments": arguments,
+                    "resps": said.iter().map(|one| json!([one])).collect::<Vec<_>>(),
+                    "filtered_resps": said,
+                    "filter": pipeline.name,
+                    "metrics": metrics.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+                    "doc_hash": sha256::of_bytes(document.json(Some(2))),
+                    "prompt_hash": sha256::of_bytes(texts.first().map_or("", |of| of[0])),
+                    "target_hash": sha256::of_bytes(&target),
+                });
+                for (name, value) in metrics {
+                    line[name] = value;
+                }
+                lines.push(line);
+            }
+        }
+        all.push((scores.label.clone(), lines));
+    }
+    Ok(all)
+}
+
+fn texts(request: &Request) -> [&str; 2] {
+    match &request.ask {
+        Ask::LogLikelihood { context, continuation } => [context, continuation],
+        Ask::Rolling { text } => [text, ""],
+        Ask::Generate { context, .. } => [context, ""],
+    }
+}
+
+/// As texts: the harness prints numbers so that all tables have one type.
+fn said(answer: &Answer) -> Value {
+    let number = |number: f64| ghostlab_definitions::Value::Float(number).text();
+    match answer {
+        Answer::LogLikelihood(likelihood, greedy) => {
+            json!([number(*likelihood), if *greedy { "True" } else { "False" }])
+        }
+        Answer::Rolling(likelihood) => json!(number(*likelihood)),
+        Answer::Texts(texts) => json!(texts),
+    }
+}
+
+/// What a metric noted of a document.
+fn item(item: &Item) -> Value {
+    match item {
+        Item::Number(number) => json!(number),
+        Item::Weighted(number, weight) => json!([number, weight]),
+        Item::Labels(right, predicted) => json!([right, predicted]),
+        Item::Probabilities(gold, all) => json!([gold, all]),
+        Item::Texts(reference, text) => json!([reference, text]),
+    }
+}
