@@ -157,7 +157,7 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
 #[inline(always)]
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     // 2·√(2/π)
-    const TWICE: f32 = 1.595_769_1;
+    const TWICE: f32 = 1.595_769_2;
     for (g, &u) in gate.iter_mut().zip(up) {
         let y = TWICE * (*g + 0.044_715 * *g * *g * *g);
         *g = *g / (1.0 + exp(-y)) * u;
@@ -171,10 +171,10 @@ pub fn tanh(x: f32) -> f32 {
     let far = 1.0 - 2.0 / (exp(2.0 * size) + 1.0);
     let z = x * x;
     let mut p = -5.704_988_7e-3;
-    p = p * z + 2.063_908_9e-2;
+    p = p * z + 2.063_909e-2;
     p = p * z - 5.373_971_5e-2;
     p = p * z + 1.333_144_2e-1;
-    p = p * z - 3.333_328_2e-1;
+    p = p * z - 3.333_328e-1;
     let near = p * z * x + x;
     if size < 0.625 { near } else { far.copysign(x) }
 }

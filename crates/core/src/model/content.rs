@@ -154,8 +154,8 @@ fn canonical(config: &Config) -> Value {
     let further = [
         ("output_bias", output.then(|| json!(true))),
         ("mlp_bias", mlp.then(|| json!(true))),
-        ("norms_add_one", norms_add_one.then(|| json!(true))),
-        ("scaled_embedding", scaled_embedding.then(|| json!(true))),
+        ("norms_add_one", norms_add_one.then_some(Value::Bool(true))),
+        ("scaled_embedding", scaled_embedding.then_some(Value::Bool(true))),
         ("activation", gelu.then(|| json!("gelu tanh"))),
         (
             "window_rope",

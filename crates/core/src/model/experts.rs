@@ -64,7 +64,7 @@ pub(super) fn of(
             value.as_array().and_then(|of| of.iter().map(Value::as_u64).collect::<Option<_>>()).ok_or_else(wrong)?
         }
     };
-    let sparse = (0..layers).map(|layer| !dense.contains(&(layer as u64)) && (layer + 1) % every == 0);
+    let sparse = (0..layers).map(|layer| !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(every));
     Ok((Some(experts), sparse.collect()))
 }
 

@@ -164,7 +164,7 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
     let inner = old.or(new).map_or(Ok(None), |of| of.optional_number(KEY, 1e-3..=1.0))?;
     let share = inner.or(entries.optional_number(KEY, 1e-3..=1.0)?).unwrap_or(1.0);
     let width = (head_dim as f64 * share) as usize;
-    if width == 0 || width % 2 != 0 {
+    if width == 0 || !width.is_multiple_of(2) {
         let found = format!("{share} of {head_dim} channels");
         return Err(Error::bad_input("the rotary embedding needs an even number of channels").at(KEY).found(found));
     }
@@ -175,7 +175,7 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
 fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     let Some(value) = entries.get(LAYERS) else {
         let every = entries.count(INTERVAL, MOST_TOKENS)?;
-        return Ok((0..layers).map(|layer| (layer + 1) % every != 0).collect());
+        return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect());
     };
     let wrong = || {
         entries.wrong(

@@ -98,7 +98,7 @@ pub(super) fn of(
             let every = named.map_or(Ok(every), |key| entries.count(key, MOST_TOKENS))?;
             let sliding = |layer: usize| match &kinds {
                 Some(kinds) => kinds[layer].as_str() == Some(SLIDING),
-                None => (layer + 1) % every != 0,
+                None => !(layer + 1).is_multiple_of(every),
             };
             Ok((0..layers).map(|layer| sliding(layer).then_some(width)).collect())
         }
