@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, ROWS, Sums};
+use super::panels::{Kind, LANES, ROWS, TileOut};
 use super::simd;
 
 /// Weights in bf16, pairs of them in one word.
@@ -57,15 +57,10 @@ impl Kind for Bf16 {
         PairedRows { words, width }
     }
 
-    fn multiply(rows: &PairedRows, block: Range<usize>, panel: &[u32], sums: &mut Sums, carry: bool) {
+    #[inline]
+    fn multiply(rows: &PairedRows, block: Range<usize>, panel: &[u32], out: TileOut<'_>) {
         let words = &rows.words[block.start * rows.width..block.end * rows.width];
-        let mut own: Sums = [[0.0; LANES]; ROWS];
-        let high = block.len();
-        Tile::best().multiply(words, rows.width, panel, &mut own[..high]);
-        match carry {
-            false => *sums = own,
-            true => sums.as_flattened_mut().iter_mut().zip(own.as_flattened()).for_each(|(sum, own)| *sum += own),
-        }
+        Tile::best().multiply(words, rows.width, panel, block.len(), out);
     }
 }
 
@@ -100,30 +95,33 @@ impl Tile {
         Self::Plain
     }
 
-    /// The sums of up to 8 rows with one panel.
+    /// Up to 8 rows with one panel.
     ///
     /// # Shapes
-    /// `words [rows, width]`, `panel [width, 32]`, `sums [rows, 32]`; panics where there are fewer.
-    fn multiply(self, words: &[u32], width: usize, panel: &[u32], sums: &mut [[f32; LANES]]) {
-        assert!(words.len() == sums.len() * width && panel.len() == width * LANES && sums.len() <= ROWS);
+    /// `words [rows, width]`, `panel [width, 32]`; panics where there are fewer.
+    #[inline]
+    fn multiply(self, words: &[u32], width: usize, panel: &[u32], rows: usize, mut out: TileOut<'_>) {
+        assert!(words.len() == rows * width && panel.len() == width * LANES && rows <= ROWS);
         match self {
             Self::Plain => {
-                for (row, sums) in words.chunks_exact(width).zip(sums) {
-                    plain(row, panel, sums);
+                for (index, row) in words.chunks_exact(width.max(1)).enumerate() {
+                    out.put(index, &plain(row, panel));
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `best` found the instructions, and the assertion above the extents that `rows` reads and writes.
+            // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
+            // that are written.
             Self::Avx512Bf16 => unsafe {
-                match sums.len() {
-                    8 => avx512::rows::<8>(words, width, panel, sums),
-                    7 => avx512::rows::<7>(words, width, panel, sums),
-                    6 => avx512::rows::<6>(words, width, panel, sums),
-                    5 => avx512::rows::<5>(words, width, panel, sums),
-                    4 => avx512::rows::<4>(words, width, panel, sums),
-                    3 => avx512::rows::<3>(words, width, panel, sums),
-                    2 => avx512::rows::<2>(words, width, panel, sums),
-                    1 => avx512::rows::<1>(words, width, panel, sums),
+                let (place, adds) = (out.rows(rows), out.adds);
+                match rows {
+                    8 => avx512::rows::<8>(words, width, panel, place, adds),
+                    7 => avx512::rows::<7>(words, width, panel, place, adds),
+                    6 => avx512::rows::<6>(words, width, panel, place, adds),
+                    5 => avx512::rows::<5>(words, width, panel, place, adds),
+                    4 => avx512::rows::<4>(words, width, panel, place, adds),
+                    3 => avx512::rows::<3>(words, width, panel, place, adds),
+                    2 => avx512::rows::<2>(words, width, panel, place, adds),
+                    1 => avx512::rows::<1>(words, width, panel, place, adds),
                     _ => (),
                 }
             },
@@ -132,34 +130,43 @@ impl Tile {
 }
 
 /// One row with one panel, on any processor.
-fn plain(row: &[u32], panel: &[u32], sums: &mut [f32; LANES]) {
+fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
+    let mut parts = [0.0f32; LANES];
     simd::widest(
         #[inline(always)]
         || {
             let [first, second] = [|word: u32| f32::from_bits(word << 16), |word| f32::from_bits(word & 0xffff_0000)];
-            let mut parts = [0.0f32; LANES];
             for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
                 for (part, &weight) in parts.iter_mut().zip(weights) {
                     *part += second(x) * second(weight);
                     *part += first(x) * first(weight);
                 }
             }
-            *sums = parts;
         },
     );
+    parts
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps};
-    use std::arch::x86_64::{__m512i, _mm512_storeu_ps};
+    use std::arch::x86_64::{
+        __m512bh, __m512i, _mm512_add_ps, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32,
+        _mm512_setzero_ps, _mm512_storeu_ps,
+    };
 
     use super::LANES;
 
     /// # Safety
-    /// The processor has AVX512-BF16; `words [R, width]`, `panel [width, 32]`, `sums [R, 32]` are whole.
+    /// The processor has AVX512-BF16; `words [R, width]` and `panel [width, 32]` are whole; `out` is the place of the first
+    /// row's sums and how far the others' are apart, each 32 numbers long.
     #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) unsafe fn rows<const R: usize>(words: &[u32], width: usize, panel: &[u32], sums: &mut [[f32; LANES]]) {
+    pub(super) unsafe fn rows<const R: usize>(
+        words: &[u32],
+        width: usize,
+        panel: &[u32],
+        (out, stride): (*mut f32, usize),
+        adds: bool,
+    ) {
         let bf16 = |bits: __m512i| {
             // SAFETY: both are 512 bits of any value.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
@@ -180,12 +187,14 @@ mod avx512 {
                 }
             }
         }
-        for (parts, sums) in parts.into_iter().zip(sums) {
-            let out = sums.as_mut_ptr();
-            // SAFETY: `sums` are two registers wide.
-            unsafe {
-                _mm512_storeu_ps(out, parts[0]);
-                _mm512_storeu_ps(out.add(LANES / 2), parts[1]);
+        for (row, parts) in parts.into_iter().enumerate() {
+            for (half, part) in parts.into_iter().enumerate() {
+                // SAFETY: a row's sums are two registers wide.
+                unsafe {
+                    let out = out.add(row * stride + LANES / 2 * half);
+                    let sum = if adds { _mm512_add_ps(_mm512_loadu_ps(out), part) } else { part };
+                    _mm512_storeu_ps(out, sum);
+                }
             }
         }
     }
@@ -257,10 +266,12 @@ mod tests {
         let width = Bf16::depth(inner);
         let words: Vec<u32> = x[..inner].chunks(2).map(|of| pair(of[0], of.get(1).copied().unwrap_or(0.0))).collect();
         for (panel, weights) in matrix.words().chunks_exact(width * LANES).enumerate() {
-            let (mut plain, mut best) = ([[0.0; LANES]], [[0.0; LANES]]);
-            Tile::Plain.multiply(&words, width, weights, &mut plain);
-            Tile::best().multiply(&words, width, weights, &mut best);
-            assert_eq!(plain.map(|row| row.map(f32::to_bits)), best.map(|row| row.map(f32::to_bits)), "panel {panel}");
+            let [plain, best] = [Tile::Plain, Tile::best()].map(|tile| {
+                let mut sums = [0.0; LANES];
+                tile.multiply(&words, width, weights, 1, TileOut::new(&mut sums, LANES, false));
+                sums.map(f32::to_bits)
+            });
+            assert_eq!(plain, best, "panel {panel}");
         }
     }
 }

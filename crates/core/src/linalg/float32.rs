@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, ROWS, Sums, piece};
+use super::panels::{Kind, LANES, ROWS, TileOut, piece};
 
 /// Weights in f32.
 pub(crate) struct F32;
@@ -30,20 +30,11 @@ impl Kind for F32 {
         x
     }
 
-    fn multiply(rows: &MatrixView<'_, f32>, block: Range<usize>, panel: &[f32], sums: &mut Sums, carry: bool) {
-        let mut carry = carry;
-        let step = piece(rows.width());
-        for (index, panel) in panel.chunks(step * LANES).enumerate() {
-            let mut of = [&[][..]; ROWS];
-            for (of, row) in of.iter_mut().zip(block.clone()) {
-                *of = &rows.row(row)[index * step..][..panel.len() / LANES];
-            }
-            Tile::best().multiply(&of[..block.len()], panel, sums, carry);
-            carry = true;
-        }
-        if panel.is_empty() && !carry {
-            *sums = [[0.0; LANES]; ROWS];
-        }
+    #[inline]
+    fn multiply(rows: &MatrixView<'_, f32>, block: Range<usize>, panel: &[f32], out: TileOut<'_>) {
+        let mut of = [&[][..]; ROWS];
+        of.iter_mut().zip(block.clone()).for_each(|(of, row)| *of = rows.row(row));
+        Tile::best().multiply(&of[..block.len()], panel, piece(rows.width()), out);
     }
 }
 
@@ -71,44 +62,44 @@ impl Tile {
         Self::Plain
     }
 
-    /// The sums of up to 8 rows with one piece of a panel.
+    /// Up to 8 rows with one panel, in pieces of so many numbers along `inner`.
     ///
     /// # Shapes
-    /// `rows [rows][depth]`, `panel [depth, 32]`; panics where there are fewer.
+    /// `rows [rows][inner]`, `panel [inner, 32]`; panics where there are fewer.
     #[inline]
-    fn multiply(self, rows: &[&[f32]], panel: &[f32], sums: &mut Sums, carry: bool) {
-        let depth = panel.len() / LANES;
-        assert!(rows.len() <= ROWS && rows.iter().all(|row| row.len() == depth));
+    fn multiply(self, rows: &[&[f32]], panel: &[f32], piece: usize, mut out: TileOut<'_>) {
+        let inner = panel.len() / LANES;
+        assert!(rows.len() <= ROWS && rows.iter().all(|row| row.len() == inner));
         match self {
-            Self::Plain => {
-                for (row, sums) in rows.iter().zip(sums) {
-                    plain(row, panel, sums, carry);
-                }
-            }
+            Self::Plain => plain(rows, panel, piece, out),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `best` found the instructions, and the assertion above the extents that are read.
+            // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
+            // that are written.
             Self::Avx512 => unsafe {
+                let (place, adds) = (out.rows(rows.len()), out.adds);
                 match *rows {
-                    [a, b, c, d, e, f, g, h] => x86::avx512([a, b, c, d, e, f, g, h], panel, sums, carry),
-                    [a, b, c, d, e, f, g] => x86::avx512([a, b, c, d, e, f, g], panel, sums, carry),
-                    [a, b, c, d, e, f] => x86::avx512([a, b, c, d, e, f], panel, sums, carry),
-                    [a, b, c, d, e] => x86::avx512([a, b, c, d, e], panel, sums, carry),
-                    [a, b, c, d] => x86::avx512([a, b, c, d], panel, sums, carry),
-                    [a, b, c] => x86::avx512([a, b, c], panel, sums, carry),
-                    [a, b] => x86::avx512([a, b], panel, sums, carry),
-                    [a] => x86::avx512([a], panel, sums, carry),
+                    [a, b, c, d, e, f, g, h] => x86::avx512([a, b, c, d, e, f, g, h], panel, piece, place, adds),
+                    [a, b, c, d, e, f, g] => x86::avx512([a, b, c, d, e, f, g], panel, piece, place, adds),
+                    [a, b, c, d, e, f] => x86::avx512([a, b, c, d, e, f], panel, piece, place, adds),
+                    [a, b, c, d, e] => x86::avx512([a, b, c, d, e], panel, piece, place, adds),
+                    [a, b, c, d] => x86::avx512([a, b, c, d], panel, piece, place, adds),
+                    [a, b, c] => x86::avx512([a, b, c], panel, piece, place, adds),
+                    [a, b] => x86::avx512([a, b], panel, piece, place, adds),
+                    [a] => x86::avx512([a], panel, piece, place, adds),
                     _ => (),
                 }
             },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
+            // SAFETY: as above; three rows further on lie their own sums.
             Self::Avx2 => unsafe {
+                let ((first, stride), adds) = (out.rows(rows.len()), out.adds);
                 // Sixteen registers hold the sums of three rows, and what they are made of.
-                for (rows, sums) in rows.chunks(3).zip(sums.chunks_mut(3)) {
+                for (index, rows) in rows.chunks(3).enumerate() {
+                    let place = (first.add(3 * index * stride), stride);
                     match *rows {
-                        [a, b, c] => x86::avx2([a, b, c], panel, sums, carry),
-                        [a, b] => x86::avx2([a, b], panel, sums, carry),
-                        [a] => x86::avx2([a], panel, sums, carry),
+                        [a, b, c] => x86::avx2([a, b, c], panel, piece, place, adds),
+                        [a, b] => x86::avx2([a, b], panel, piece, place, adds),
+                        [a] => x86::avx2([a], panel, piece, place, adds),
                         _ => (),
                     }
                 }
@@ -117,17 +108,25 @@ impl Tile {
     }
 }
 
-/// One row with one piece of a panel, on any processor. Where additions are not fused in hardware (x86 before 2013), they are
-/// two operations, as those of the `gemm` crate.
-fn plain(row: &[f32], panel: &[f32], sums: &mut [f32; LANES], carry: bool) {
+/// Rows with a panel, on any processor. Where additions are not fused in hardware (x86 before 2013), they are two operations, as
+/// those of the `gemm` crate.
+fn plain(rows: &[&[f32]], panel: &[f32], piece: usize, mut out: TileOut<'_>) {
     let fused = |x: f32, weight: f32, sum: f32| {
         if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { x * weight + sum } else { x.mul_add(weight, sum) }
     };
-    let mut parts = [0.0f32; LANES];
-    for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
-        parts.iter_mut().zip(weights).for_each(|(part, &weight)| *part = fused(x, weight, *part));
+    let adds = out.adds;
+    for (index, row) in rows.iter().enumerate() {
+        out.adds = adds;
+        let pieces = row.chunks(piece).zip(panel.chunks(piece * LANES));
+        for (row, panel) in pieces {
+            let mut parts = [0.0f32; LANES];
+            for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
+                parts.iter_mut().zip(weights).for_each(|(part, &weight)| *part = fused(x, weight, *part));
+            }
+            out.put(index, &parts);
+            out.adds = true;
+        }
     }
-    sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum = if carry { *sum + part } else { part });
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -140,41 +139,48 @@ mod x86 {
     use super::LANES;
 
     /// # Safety
-    /// The processor has AVX-512F; each row is as long as the panel has lines of 32, and there are as many `sums` as rows.
+    /// The processor has AVX-512F; each row is as long as the panel has lines of 32; `out` is the place of the first row's
+    /// sums and how far the others' are apart, each 32 numbers long.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512<const R: usize>(
         rows: [&[f32]; R],
         panel: &[f32],
-        sums: &mut [[f32; LANES]],
-        carry: bool,
+        piece: usize,
+        (out, stride): (*mut f32, usize),
+        mut adds: bool,
     ) {
-        let weights = panel.as_ptr();
         let rows = rows.map(<[f32]>::as_ptr);
-        let mut parts = [[_mm512_setzero_ps(); 2]; R];
-        for k in 0..panel.len() / LANES {
-            // SAFETY: line `k` ends inside the panel.
-            let halves = unsafe {
-                let line = weights.add(k * LANES);
-                [_mm512_loadu_ps(line), _mm512_loadu_ps(line.add(16))]
-            };
-            for (row, parts) in rows.iter().zip(&mut parts) {
-                // SAFETY: rows are as long as the panel has lines.
-                let x = _mm512_set1_ps(unsafe { *row.add(k) });
-                for (part, half) in parts.iter_mut().zip(halves) {
-                    *part = _mm512_fmadd_ps(x, half, *part);
+        let mut first = 0;
+        for panel in panel.chunks(piece * LANES) {
+            let weights = panel.as_ptr();
+            let mut parts = [[_mm512_setzero_ps(); 2]; R];
+            let lines = panel.len() / LANES;
+            for k in 0..lines {
+                // SAFETY: line `k` ends inside the panel.
+                let halves = unsafe {
+                    let line = weights.add(k * LANES);
+                    [_mm512_loadu_ps(line), _mm512_loadu_ps(line.add(16))]
+                };
+                for (row, parts) in rows.iter().zip(&mut parts) {
+                    // SAFETY: rows are as long as the panel has lines.
+                    let x = _mm512_set1_ps(unsafe { *row.add(first + k) });
+                    for (part, half) in parts.iter_mut().zip(halves) {
+                        *part = _mm512_fmadd_ps(x, half, *part);
+                    }
                 }
             }
-        }
-        for (parts, sums) in parts.into_iter().zip(sums) {
-            let out = sums.as_mut_ptr();
-            for (half, part) in parts.into_iter().enumerate() {
-                // SAFETY: `sums` are two registers wide.
-                unsafe {
-                    let out = out.add(16 * half);
-                    let sum = if carry { _mm512_add_ps(_mm512_loadu_ps(out), part) } else { part };
-                    _mm512_storeu_ps(out, sum);
+            for (row, parts) in parts.into_iter().enumerate() {
+                for (half, part) in parts.into_iter().enumerate() {
+                    // SAFETY: a row's sums are two registers wide.
+                    unsafe {
+                        let out = out.add(row * stride + 16 * half);
+                        let sum = if adds { _mm512_add_ps(_mm512_loadu_ps(out), part) } else { part };
+                        _mm512_storeu_ps(out, sum);
+                    }
                 }
             }
+            adds = true;
+            first += lines;
         }
     }
 
@@ -184,33 +190,39 @@ mod x86 {
     pub(super) unsafe fn avx2<const R: usize>(
         rows: [&[f32]; R],
         panel: &[f32],
-        sums: &mut [[f32; LANES]],
-        carry: bool,
+        piece: usize,
+        (out, stride): (*mut f32, usize),
+        mut adds: bool,
     ) {
-        let weights = panel.as_ptr();
         let rows = rows.map(<[f32]>::as_ptr);
-        let mut parts = [[_mm256_setzero_ps(); 4]; R];
-        for k in 0..panel.len() / LANES {
-            // SAFETY: line `k` ends inside the panel.
-            let quarters = [0, 8, 16, 24].map(|at| unsafe { _mm256_loadu_ps(weights.add(k * LANES + at)) });
-            for (row, parts) in rows.iter().zip(&mut parts) {
-                // SAFETY: rows are as long as the panel has lines.
-                let x = _mm256_set1_ps(unsafe { *row.add(k) });
-                for (part, quarter) in parts.iter_mut().zip(quarters) {
-                    *part = _mm256_fmadd_ps(x, quarter, *part);
+        let mut first = 0;
+        for panel in panel.chunks(piece * LANES) {
+            let weights = panel.as_ptr();
+            let mut parts = [[_mm256_setzero_ps(); 4]; R];
+            let lines = panel.len() / LANES;
+            for k in 0..lines {
+                // SAFETY: line `k` ends inside the panel.
+                let quarters = [0, 8, 16, 24].map(|at| unsafe { _mm256_loadu_ps(weights.add(k * LANES + at)) });
+                for (row, parts) in rows.iter().zip(&mut parts) {
+                    // SAFETY: rows are as long as the panel has lines.
+                    let x = _mm256_set1_ps(unsafe { *row.add(first + k) });
+                    for (part, quarter) in parts.iter_mut().zip(quarters) {
+                        *part = _mm256_fmadd_ps(x, quarter, *part);
+                    }
                 }
             }
-        }
-        for (parts, sums) in parts.into_iter().zip(sums) {
-            let out = sums.as_mut_ptr();
-            for (quarter, part) in parts.into_iter().enumerate() {
-                // SAFETY: `sums` are four registers wide.
-                unsafe {
-                    let out = out.add(8 * quarter);
-                    let sum = if carry { _mm256_add_ps(_mm256_loadu_ps(out), part) } else { part };
-                    _mm256_storeu_ps(out, sum);
+            for (row, parts) in parts.into_iter().enumerate() {
+                for (quarter, part) in parts.into_iter().enumerate() {
+                    // SAFETY: a row's sums are four registers wide.
+                    unsafe {
+                        let out = out.add(row * stride + 8 * quarter);
+                        let sum = if adds { _mm256_add_ps(_mm256_loadu_ps(out), part) } else { part };
+                        _mm256_storeu_ps(out, sum);
+                    }
                 }
             }
+            adds = true;
+            first += lines;
         }
     }
 }
@@ -223,6 +235,13 @@ mod tests {
 
     fn noise(i: usize) -> f32 {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
+    }
+
+    /// Eight rows of sums, pieces of 128 numbers, on top of one half.
+    fn sums(tile: Tile, rows: &[&[f32]], panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
+        let mut sums = [0.5; LANES * ROWS];
+        tile.multiply(rows, panel, 128, TileOut::new(&mut sums, LANES, adds));
+        sums
     }
 
     const SHAPES: [(usize, usize, usize); 7] =
@@ -272,11 +291,9 @@ mod tests {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
             let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
             let rows: Vec<&[f32]> = x.chunks(300).take(8).collect();
-            for carry in [false, true] {
-                let [mut a, mut b] = [[[0.5; LANES]; ROWS]; 2];
-                Tile::Avx512.multiply(&rows, &panel, &mut a, carry);
-                Tile::Avx2.multiply(&rows, &panel, &mut b, carry);
-                assert_eq!(a.map(|row| row.map(f32::to_bits)), b.map(|row| row.map(f32::to_bits)));
+            for adds in [false, true] {
+                let [a, b] = [Tile::Avx512, Tile::Avx2].map(|tile| sums(tile, &rows, &panel, adds));
+                assert_eq!(a.map(f32::to_bits), b.map(f32::to_bits));
             }
         }
     }
@@ -285,9 +302,7 @@ mod tests {
     fn the_plain_way_gives_the_same_sums_but_for_rounding() {
         let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
         let row: Vec<f32> = (0..300).map(noise).collect();
-        let [mut best, mut by_hand] = [[[0.5; LANES]; ROWS]; 2];
-        Tile::best().multiply(&[&row], &panel, &mut best, true);
-        Tile::Plain.multiply(&[&row], &panel, &mut by_hand, true);
-        assert!(best[0].iter().zip(by_hand[0]).all(|(a, b)| (a - b).abs() < 1e-5));
+        let [best, plain] = [Tile::best(), Tile::Plain].map(|tile| sums(tile, &[&row], &panel, true));
+        assert!(best.iter().zip(plain).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 }

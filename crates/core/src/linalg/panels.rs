@@ -20,8 +20,32 @@ const PIECE: usize = 512;
 /// Operations of a product that is too small to be divided among threads.
 const SMALL: usize = 1 << 21;
 
-/// The sums of a tile.
-pub(super) type Sums = [[f32; LANES]; ROWS];
+/// Where the sums of a tile go, or are added: 32 columns of up to 8 rows whose starts lie `stride` apart.
+pub(crate) struct TileOut<'a> {
+    numbers: &'a mut [f32],
+    stride: usize,
+    /// Whether they are added to what stands there.
+    pub(super) adds: bool,
+}
+
+impl<'a> TileOut<'a> {
+    pub(super) fn new(numbers: &'a mut [f32], stride: usize, adds: bool) -> Self {
+        Self { numbers, stride, adds }
+    }
+
+    /// The place of the first, and how far the rows are apart. Fewer than so many rows are a programming error and panic.
+    pub(super) fn rows(&mut self, rows: usize) -> (*mut f32, usize) {
+        let fits = rows == 0 || (rows - 1) * self.stride + LANES <= self.numbers.len();
+        assert!(rows <= ROWS && LANES <= self.stride && fits, "a tile reaches past its slice");
+        (self.numbers.as_mut_ptr(), self.stride)
+    }
+
+    /// The sums of one row, on any processor.
+    pub(super) fn put(&mut self, row: usize, sums: &[f32; LANES]) {
+        let out = &mut self.numbers[row * self.stride..][..LANES];
+        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = if self.adds { *out + sum } else { *sum });
+    }
+}
 
 /// What weights are in, and how they are multiplied.
 pub(crate) trait Kind: Sized {
@@ -44,8 +68,8 @@ pub(crate) trait Kind: Sized {
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
 
-    /// `sums ← rows·panel`, or `sums ← sums + rows·panel` where they `carry` something: of up to 8 rows, from `first` on.
-    fn multiply(rows: &Self::Rows<'_>, block: Range<usize>, panel: &[Self::Word], sums: &mut Sums, carry: bool);
+    /// Up to 8 rows, a `block` of them, with one panel.
+    fn multiply(rows: &Self::Rows<'_>, block: Range<usize>, panel: &[Self::Word], out: TileOut<'_>);
 }
 
 /// Weights `[inner, outer]` in panels of 32 columns: `[outer / 32, depth of inner, 32]`. The last panel is filled up with
@@ -184,22 +208,26 @@ pub(crate) fn columns<K: Kind>(
 ) {
     let width = range.len();
     assert!(range.start.is_multiple_of(LANES) && range.end <= weights.outer && destination.len() == height * width);
-    let mut sums: Sums = [[0.0; LANES]; ROWS];
+    let adds = into == Update::Add;
+    let words = Panels::<K>::panel(weights.inner);
     for first in range.clone().step_by(LANES) {
-        let panel =
-            &weights.words[first / LANES * Panels::<K>::panel(weights.inner)..][..Panels::<K>::panel(weights.inner)];
+        let panel = &weights.words[first / LANES * words..][..words];
         let (at, wide) = (first - range.start, LANES.min(range.end - first));
         for top in (0..height).step_by(ROWS) {
             let block = top..height.min(top + ROWS);
             let out = &mut destination[top * width..block.end * width];
-            if into == Update::Add {
-                for (row, sums) in out.chunks_exact(width).zip(&mut sums) {
-                    sums[..wide].copy_from_slice(&row[at..at + wide]);
-                }
+            if wide == LANES {
+                K::multiply(rows, block, panel, TileOut::new(&mut out[at..], width, adds));
+                continue;
             }
-            K::multiply(rows, block, panel, &mut sums, into == Update::Add);
-            for (row, sums) in out.chunks_exact_mut(width).zip(&sums) {
-                row[at..at + wide].copy_from_slice(&sums[..wide]);
+            // The last panel is wider than what is left.
+            let mut whole = [[0.0; LANES]; ROWS];
+            for (row, whole) in out.chunks_exact(width).zip(&mut whole) {
+                whole[..wide].copy_from_slice(&row[at..at + wide]);
+            }
+            K::multiply(rows, block, panel, TileOut::new(whole.as_flattened_mut(), LANES, adds));
+            for (row, whole) in out.chunks_exact_mut(width).zip(&whole) {
+                row[at..at + wide].copy_from_slice(&whole[..wide]);
             }
         }
     }
