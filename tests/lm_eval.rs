@@ -3,7 +3,11 @@
 //! 1e-3, scores and standard errors as far as those allow.
 //!
 //! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.
-#![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test stops at what it lacks, and says what it skips")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_macros,
+    reason = "a test stops at what it lacks, and says what it skips"
+)]
 
 mod common;
 
@@ -162,9 +166,7 @@ fn requests_likelihoods_scores_errors_and_groups_are_those_of_the_harness() {
                     // By as many draws as the harness took here, of the items that it noted.
                     (Some(two), aggregation) => {
                         let item = |sample: &Value| match &sample[metric.kind.name()] {
-                            Value::Array(pair) => {
-                                Item::Labels(Plain::from(pair[0].clone()), pair[1].as_i64().unwrap())
-                            }
+                            Value::Array(pair) => Item::Labels(Plain::from(pair[0].clone()), pair[1].as_i64().unwrap()),
                             one => Item::Number(number(one)),
                         };
                         let items: Vec<Item> = theirs.iter().map(item).collect();
@@ -187,6 +189,8 @@ fn requests_likelihoods_scores_errors_and_groups_are_those_of_the_harness() {
             }
         }
     }
-    println!("{likelihoods} log-likelihoods, {scores} scores, {errors} standard errors, {groups} values of groups compared");
+    println!(
+        "{likelihoods} log-likelihoods, {scores} scores, {errors} standard errors, {groups} values of groups compared"
+    );
     assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
 }

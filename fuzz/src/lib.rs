@@ -107,6 +107,8 @@ fn house() -> &'static Path {
         }
         fs::write(folder.path().join("train.txt"), "a b c").unwrap();
         fs::write(folder.path().join("copa.jsonl"), "{}").unwrap();
+        let made = "task: made\ndataset_path: a/b\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: a\n";
+        fs::write(folder.path().join("made.yaml"), made).unwrap();
         folder
     });
     made.path()
@@ -121,6 +123,11 @@ fn grid_seeds() -> Vec<Vec<u8>> {
         evaluate:\n  perplexity: {corpus: train, length: [32, 64]}\n  tasks: [{name: copa, limit: 0.5, bos: never, max_length: 9}]\n";
     vec![
         good.into(),
+        good.replace(
+            "[{name: copa",
+            "[{definition: made.yaml, data: {test: copa.jsonl}, shots: 2, chat: true, system: s}, {name: copa",
+        )
+        .into(),
         good.replace("epochs: 2", "epochs: 18446744073709551615").into(),
         good.replace("[8, 16]", "1000000000000").into(),
         good.replace("tiny", "\"a\\e[2J\"").into(),
@@ -167,14 +174,16 @@ fn definition_seeds() -> Vec<Vec<u8>> {
         good.replace("multiple_choice", "loglikelihood_rolling").into(),
         good.replace("{sampler: first_n}", "{samples: [{q: x, c: [y, z], a: 1}]}").into(),
         good.replace("doc_to_text: ", "doc_to_text: !function utils.f #").into(),
-        format!("{good}group: g\ntask: [t, {{task: t, num_fewshot: 0}}]\naggregate_metric_list: [{{metric: acc}}]\n").into(),
+        format!("{good}group: g\ntask: [t, {{task: t, num_fewshot: 0}}]\naggregate_metric_list: [{{metric: acc}}]\n")
+            .into(),
         "include: [self.yaml]\n".into(),
     ]
 }
 
 /// Two rows that the seeds are of.
 fn documents() -> Vec<ghostlab_definitions::Value> {
-    let row = |at: usize| json!({"q": format!(" why {at}? "), "c": ["it's", "\"so\""], "a": at % 2, "n": null, "f": 1.5});
+    let row =
+        |at: usize| json!({"q": format!(" why {at}? "), "c": ["it's", "\"so\""], "a": at % 2, "n": null, "f": 1.5});
     (0..2).map(|at| row(at).into()).collect()
 }
 

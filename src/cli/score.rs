@@ -340,7 +340,9 @@ fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> 
         let name = task.split('(').next().unwrap_or(task).replace([':', '/', '\\'], "_");
         let path = folder.join(format!("samples_{name}.jsonl"));
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        write_atomically(&path, |file| file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error)))?;
+        write_atomically(&path, |file| {
+            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
+        })?;
     }
     Ok(())
 }

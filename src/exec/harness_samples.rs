@@ -93,7 +93,9 @@ fn texts(request: &Request) -> [&str; 2] {
 fn said(answer: &Answer) -> Value {
     let number = |number: f64| ghostlab_definitions::Value::Float(number).text();
     match answer {
-        Answer::LogLikelihood(likelihood, greedy) => json!([number(*likelihood), if *greedy { "True" } else { "False" }]),
+        Answer::LogLikelihood(likelihood, greedy) => {
+            json!([number(*likelihood), if *greedy { "True" } else { "False" }])
+        }
         Answer::Rolling(likelihood) => json!(number(*likelihood)),
         Answer::Texts(texts) => json!(texts),
     }

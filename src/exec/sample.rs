@@ -304,8 +304,10 @@ fn items(
             let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
                 return Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()));
             };
-            let (documents, definition) = (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
-            let whole: Vec<bool> = documents.spans().map(|span| drawn[2 * span.start..2 * span.end].iter().all(|of| *of)).collect();
+            let (documents, definition) =
+                (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
+            let whole: Vec<bool> =
+                documents.spans().map(|span| drawn[2 * span.start..2 * span.end].iter().all(|of| *of)).collect();
             let answers = documents.answers(definition.output, &values)?;
             let mut all = BTreeMap::new();
             for Judged { score, items } in documents.judge(definition, &answers, 0)? {

@@ -3,10 +3,10 @@
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
+use super::harness::with_definitions;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::grid::Grid;
-use super::harness::with_definitions;
 use crate::metric::{BITS_PER_BYTE, Metric, Of, TEXT, Unit};
 use crate::stage::scores::scale;
 use crate::tasks::{self, TaskResult};

@@ -137,7 +137,8 @@ impl Setting {
         let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2}).to_string() + "\n";
         std::fs::create_dir(self.world.path("rows")).unwrap();
         for (split, count) in [("train", 5), ("test", 6)] {
-            self.world.write(&format!("rows/{split}.jsonl"), (0..count).map(|at| row(3 * at + count)).collect::<String>());
+            self.world
+                .write(&format!("rows/{split}.jsonl"), (0..count).map(|at| row(3 * at + count)).collect::<String>());
         }
         self.world.write(
             "made.yaml",
@@ -448,12 +449,7 @@ pub fn unlike() -> Vec<Pair> {
         },
         Pair {
             runs: false,
-            ..between(
-                "examples",
-                &["measure.defined.shots"],
-                |of| of.defined(""),
-                |of| of.defined(", shots: 2"),
-            )
+            ..between("examples", &["measure.defined.shots"], |of| of.defined(""), |of| of.defined(", shots: 2"))
         },
         between(
             "more examples",
@@ -494,12 +490,7 @@ pub fn unlike() -> Vec<Pair> {
                 },
             )
         },
-        between(
-            "a chat template",
-            &["measure.defined.chat"],
-            |of| of.defined(""),
-            |of| of.defined(", chat: true"),
-        ),
+        between("a chat template", &["measure.defined.chat"], |of| of.defined(""), |of| of.defined(", chat: true")),
         Pair {
             runs: false,
             ..between(
@@ -521,12 +512,7 @@ pub fn unlike() -> Vec<Pair> {
                 |of| of.defined(", chat: true, multiturn: false"),
             )
         },
-        between(
-            "a system text",
-            &["measure.defined.system"],
-            |of| of.defined(""),
-            |of| of.defined(", system: w8"),
-        ),
+        between("a system text", &["measure.defined.system"], |of| of.defined(""), |of| of.defined(", system: w8")),
         Pair {
             runs: false,
             ..between(

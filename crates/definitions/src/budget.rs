@@ -24,6 +24,7 @@ pub(crate) fn begin() {
 pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
     let all = PRINTED.get().saturating_add(bytes);
     PRINTED.set(all);
-    let too_many = || Error::new(ErrorKind::InvalidOperation, format!("it makes more than {} MB of text", MOST_BYTES >> 20));
+    let too_many =
+        || Error::new(ErrorKind::InvalidOperation, format!("it makes more than {} MB of text", MOST_BYTES >> 20));
     if all > MOST_BYTES { Err(too_many()) } else { Ok(()) }
 }

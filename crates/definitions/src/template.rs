@@ -347,8 +347,13 @@ mod tests {
         assert!(error(&format!("{{% set x = 'ab' %}}{doubled}{{{{ x }}}}")).contains("memory"));
         let caught = "{% set x %}{{ x }}{{ x }}{% endset %}".repeat(40);
         assert!(error(&format!("{{% set x = 'ab' %}}{caught}{{{{ x }}}}")).contains("memory"));
-        assert!(error("{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}").contains("f.yaml:3"));
-        assert!(error("{% set x = 'a' * 9000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}").contains("MB of text"));
+        assert!(
+            error("{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}")
+                .contains("f.yaml:3")
+        );
+        assert!(
+            error("{% set x = 'a' * 9000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}").contains("MB of text")
+        );
         assert!(error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("MB of text"));
         assert!(error("{% macro m() %}{% endmacro %}").contains("macro"));
     }

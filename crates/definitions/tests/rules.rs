@@ -116,9 +116,8 @@ fn examples_are_from_their_split_their_list_or_the_first_split_that_there_is() {
 
 #[test]
 fn zero_shots_that_a_definition_says_stay_and_no_word_means_none() {
-    let context = |more: &str, asked: Option<usize>| {
-        first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0
-    };
+    let context =
+        |more: &str, asked: Option<usize>| first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0;
     assert_eq!(context("num_fewshot: 0", Some(2)), "one");
     assert_eq!(context("", None), "one");
     assert_eq!(context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", None), "one a\n\none");
@@ -150,7 +149,8 @@ fn a_description_is_glued_and_a_system_text_is_parted_only_where_neither_side_is
 #[test]
 fn an_empty_answer_of_an_example_has_no_delimiters() {
     let sample = "fewshot_config: {sampler: first_n, samples: [{q: own, c: [k, l], n: '', d: x}]}\ndoc_to_target: n\n";
-    let text = "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{q}}'\n".to_owned();
+    let text =
+        "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{q}}'\n".to_owned();
     assert_eq!(first(&format!("{text}{sample}doc_to_target: \"{{{{n|string}}}}\"\n"), &shots(1)).0, "ownone");
 }
 
@@ -252,7 +252,9 @@ fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
     assert!((scores[0].1 - (7.0_f64 / 3.0).exp()).abs() < 1e-12 && scores[0].2.is_some());
     // The error of a mean: the deviation of a sample over the root of its size.
     let deviation = (2.0_f64 / 9.0 * 3.0 / 2.0).sqrt();
-    assert!((scores[1].1 - 2.0 / 3.0).abs() < 1e-12 && (scores[1].2.unwrap() - deviation / 3.0_f64.sqrt()).abs() < 1e-12);
+    assert!(
+        (scores[1].1 - 2.0 / 3.0).abs() < 1e-12 && (scores[1].2.unwrap() - deviation / 3.0_f64.sqrt()).abs() < 1e-12
+    );
     // Of one document nothing is told.
     assert_eq!(Aggregation::Mean.error(&[Item::Number(1.0)], 1000).unwrap(), None);
 }
@@ -273,7 +275,8 @@ fn f1_is_of_the_label_one_and_a_third_label_is_an_error() {
 
 #[test]
 fn groups_weigh_by_size_or_not_and_their_error_is_pooled() {
-    let parts = [Part { score: 1.0, error: Some(0.1), documents: 10 }, Part { score: 0.0, error: Some(0.2), documents: 30 }];
+    let parts =
+        [Part { score: 1.0, error: Some(0.1), documents: 10 }, Part { score: 0.0, error: Some(0.2), documents: 30 }];
     let metric = |by_size| GroupMetric { metric: "acc".into(), filters: None, by_size };
     let pooled = ((9.0 * 0.01 * 10.0 + 29.0 * 0.04 * 30.0) / 38.0_f64 / 40.0).sqrt();
     for (by_size, score) in [(true, 0.25), (false, 0.5)] {

@@ -100,7 +100,9 @@ pub(super) fn store(
             match &request.ask {
                 Ask::LogLikelihood { context, continuation } => {
                     let texts_of = (context.as_str(), continuation.as_str());
-                    texts.push(tasks::continuation(texts_of, &encoder, used.how.bos, length, &mut known).map_err(place)?);
+                    texts.push(
+                        tasks::continuation(texts_of, &encoder, used.how.bos, length, &mut known).map_err(place)?,
+                    );
                 }
                 Ask::Rolling { text } => {
                     texts.extend(tasks::rolling(text, &encoder, used.how.bos, length).map_err(place)?);
@@ -257,7 +259,8 @@ mod tests {
     use super::*;
 
     fn texts(inputs: &[&[u32]]) -> Vec<Tokenised> {
-        let text = |input: &&[u32]| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], truncated_left: 0 };
+        let text =
+            |input: &&[u32]| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], truncated_left: 0 };
         inputs.iter().map(text).collect()
     }
 
