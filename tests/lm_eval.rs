@@ -194,3 +194,139 @@ fn requests_likelihoods_scores_errors_and_groups_are_those_of_the_harness() {
     );
     assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
 }
+
+/// A world whose grid scores a definition in the folder `defs`.
+fn defined(definition: &str, options: &str) -> World {
+    let world = World::new();
+    fs::create_dir(world.path("defs")).unwrap();
+    fs::create_dir(world.path("rows")).unwrap();
+    let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2, "list": ["w1", "w2"]});
+    for (split, count) in [("train", 5), ("test", 6)] {
+        let rows = (0..count).map(|at| format!("{}\n", row(3 * at + count)));
+        world.write(&format!("rows/{split}.jsonl"), rows.collect::<String>());
+    }
+    world.write("backbone/tokenizer_config.json", json!({"bos_token": "w1"}).to_string());
+    world.write("defs/made.yaml", definition);
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: backbone}}\nbackbone: tiny\nevaluate:\n  tasks:\n\
+             \x20   - {{definition: defs, data: rows{options}}}\n"
+        ),
+    );
+    world
+}
+
+const MADE: &str = "task: made\ndataset_path: a/b\ntraining_split: train\ntest_split: test\n\
+    output_type: multiple_choice\ndoc_to_text: '{{text}} w9'\ndoc_to_choice: list\ndoc_to_target: label\n\
+    metric_list:\n  - metric: acc\n";
+
+#[test]
+fn a_grid_of_a_definition_runs_once_and_another_metric_computes_nothing() {
+    let world = defined(MADE, ", shots: 2, generated: true");
+    world.write("defs/all.yaml", "group: all\ntask: [made]\naggregate_metric_list: [{metric: acc}]\n");
+    let log = world.runs(&[]);
+    assert!(log.contains("tiny on made(shots=2)"), "{log}");
+    let head = || fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    assert!(head().contains("made(shots=2)") && head().contains("all(shots=2)"), "{}", head());
+    let results = || common::json(&world.path("results/grid/lm_eval/tiny.dense.json"));
+    let first = results();
+    assert_eq!(first["results"]["made"]["acc,none"], first["groups"]["all"]["acc,none"]);
+    assert_eq!((&first["n-shot"]["made"], &first["n-samples"]["made"]["effective"]), (&json!(2), &json!(6)));
+    world.write("defs/made.yaml", format!("{MADE}  - metric: acc_norm\n"));
+    let log = world.runs(&[]);
+    assert!(!log.contains("tokens/s"), "{log}");
+    assert_eq!(results()["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
+    assert!(results()["results"]["made"]["acc_norm,none"].is_number());
+    // The same by `score`, and what was asked and answered.
+    let output = world.ghostlab(&[
+        "score",
+        "backbone",
+        "--tasks",
+        "defs/",
+        "--rows",
+        "rows",
+        "--shots",
+        "2",
+        "--samples",
+        "said",
+        "--json",
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["lm_eval"]["results"], results()["results"], "{answer:#}");
+    let said = fs::read_to_string(world.path("said/samples_made.jsonl")).unwrap();
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mean = lines.iter().map(|line| line["acc"].as_f64().unwrap()).sum::<f64>() / 6.0;
+    assert_eq!((lines.len(), json!(mean)), (6, first["results"]["made"]["acc,none"].clone()));
+    // Whoever checks the folder computes it afresh.
+    let output = world.ghostlab(&["verify", "results/grid", "--share", "100%"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn what_cannot_be_scored_by_a_definition_is_refused_with_its_place() {
+    let target = |more: &str| format!("{MADE}{more}");
+    let replaced = |from: &str, to: &str| MADE.replace(from, to);
+    for (definition, options, code, words) in [
+        (target("output_type: generate_until\n"), "", 2, &["made.yaml:"][..]),
+        (target("doc_to_txt: a\n"), "", 2, &["`doc_to_txt` is no key", "made.yaml:10", "is `doc_to_text` meant?"]),
+        (
+            target("process_results: !function utils.f\n"),
+            "",
+            2,
+            &["`process_results` is a Python hook", "made.yaml:10"],
+        ),
+        (replaced("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "text, label"]),
+        (
+            replaced("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
+            "",
+            2,
+            &["does not come to an end"],
+        ),
+        (
+            replaced("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}"),
+            "",
+            2,
+            &["MB of text", "made.yaml:6"],
+        ),
+        (replaced("{{text}}", "{{ [1].index(2) }}"), "", 2, &["not in the list", "made.yaml:6"]),
+        (replaced("test_split: test", "test_split: absent"), "", 3, &["no split `absent`"]),
+        (
+            replaced("doc_to_choice: list", "doc_to_choice: ['', 'w2']\ntarget_delimiter: ''"),
+            "",
+            2,
+            &["a choice is empty"],
+        ),
+        (MADE.to_owned(), ", max_length: 1, shots: 9", 2, &["too few examples"]),
+        (
+            replaced("doc_to_choice: list", "doc_to_choice: ['w1 w2 w3', 'w2']"),
+            ", max_length: 2",
+            2,
+            &["the continuation is longer", "document 1"],
+        ),
+        (MADE.to_owned(), ", chat: true", 2, &["no chat template"]),
+        (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` belongs to `chat: true`", "grid.yaml:6"]),
+        (MADE.to_owned(), ", name: copa", 2, &["either `name` or `definition`", "grid.yaml:6"]),
+    ] {
+        defined(&definition, options).refuses(&[], code, words);
+    }
+    let world = defined(MADE, "");
+    world.write(
+        "grid.yaml",
+        "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {name: copa, shots: 2}\n",
+    );
+    world.refuses(&[], 2, &["`shots` belongs to `definition`", "grid.yaml:5"]);
+    let output = world.ghostlab(&["score", "backbone", "--tasks", "rows/test.jsonl", "--shots", "2"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("--shots"), "{text}");
+}
+
+#[test]
+fn a_context_longer_than_the_model_is_cut_from_the_left_and_told() {
+    let world = defined(MADE, ", shots: 3, max_length: 6");
+    world.runs(&[]);
+    let run = common::json(&world.path("results/grid/run.json"));
+    let cell = &run["cells"][0]["definitions"][0];
+    assert_eq!((&cell["truncated"], &cell["effective"]), (&json!(12), &json!(6)), "{cell:#}");
+}

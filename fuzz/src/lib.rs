@@ -107,6 +107,8 @@ fn house() -> &'static Path {
         }
         fs::write(folder.path().join("train.txt"), "a b c").unwrap();
         fs::write(folder.path().join("copa.jsonl"), "{}").unwrap();
+        let made = "task: made\ndataset_path: a/b\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: a\n";
+        fs::write(folder.path().join("made.yaml"), made).unwrap();
         folder
     });
     made.path()
@@ -121,6 +123,11 @@ fn grid_seeds() -> Vec<Vec<u8>> {
         evaluate:\n  perplexity: {corpus: train, length: [32, 64]}\n  tasks: [{name: copa, limit: 0.5, bos: never, max_length: 9}]\n";
     vec![
         good.into(),
+        good.replace(
+            "[{name: copa",
+            "[{definition: made.yaml, data: {test: copa.jsonl}, shots: 2, chat: true, system: s}, {name: copa",
+        )
+        .into(),
         good.replace("epochs: 2", "epochs: 18446744073709551615").into(),
         good.replace("[8, 16]", "1000000000000").into(),
         good.replace("tiny", "\"a\\e[2J\"").into(),

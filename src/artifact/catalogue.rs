@@ -51,7 +51,9 @@ impl Artifact {
             metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
         load(&AxisChoice {
             text: &|corpus| known.iter().any(|of| of.text() == Some(stem(corpus)) || matches!(of.of, Of::Texts(_))),
-            task: &|task| known.iter().any(|of| of.task_name() == Some(task) || matches!(of.of, Of::Tasks(_))),
+            task: &|task| {
+                known.iter().any(|of| of.task_name() == Some(task) || matches!(of.of, Of::Tasks(_) | Of::Defined))
+            },
             latency: known.iter().any(Metric::is_latency),
         })
     }

@@ -141,7 +141,7 @@ pub fn columns(of: &str, definition: &Definition) -> Vec<DefinedColumn> {
     pipelines.flat_map(|filter| definition.metrics.iter().map(move |metric| each(&filter.name, metric.kind))).collect()
 }
 
-/// A definition, file or name, in a list of tasks.
+/// Where the rows of a definition are.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum DataEntry {
