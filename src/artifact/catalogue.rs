@@ -49,10 +49,16 @@ impl Artifact {
         let metrics = self.description.metrics();
         let known: Vec<Metric> =
             metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
+        // `short_answers(shots=5)/exact_match,none` is of the task `short_answers`.
+        let defined = |of: &Metric, task: &str| {
+            let asked = of.id.split_once('/').filter(|_| of.is_defined()).map_or("", |(asked, _)| asked);
+            asked.split('(').next() == Some(task)
+        };
         load(&AxisChoice {
             text: &|corpus| known.iter().any(|of| of.text() == Some(stem(corpus)) || matches!(of.of, Of::Texts(_))),
             task: &|task| {
-                known.iter().any(|of| of.task_name() == Some(task) || matches!(of.of, Of::Tasks(_) | Of::Defined))
+                let asks = |of: &Metric| of.task_name() == Some(task) || defined(of, task) || matches!(of.of, Of::Tasks(_));
+                known.iter().any(asks)
             },
             latency: known.iter().any(Metric::is_latency),
         })

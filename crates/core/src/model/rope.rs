@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use candle_core::{Device, Tensor};
+
 use super::batch::Batch;
 use super::config::Config;
 use super::rope_config::{Llama3Scaling, Rope, Scaling, Yarn};
@@ -27,6 +29,18 @@ impl RotaryTable {
     pub(super) fn at(&self, row: usize) -> (&[f32], &[f32]) {
         let range = row * self.half..(row + 1) * self.half;
         (&self.cos[range.clone()], &self.sin[range])
+    }
+
+    /// Cosines and sines of some rows on a device, each `[rows, R/2]`; none where nothing turns.
+    pub(super) fn tensors(&self, rows: &[usize], device: &Device) -> Result<Option<(Tensor, Tensor)>> {
+        if self.half == 0 || rows.is_empty() {
+            return Ok(None);
+        }
+        let of = |table: fn(&Self, usize) -> &[f32]| {
+            let values: Vec<f32> = rows.iter().flat_map(|&row| table(self, row)).copied().collect();
+            Tensor::from_vec(values, (rows.len(), self.half), device)
+        };
+        Ok(Some((of(|table, row| table.at(row).0)?, of(|table, row| table.at(row).1)?)))
     }
 }
 

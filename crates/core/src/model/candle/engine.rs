@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
+use super::cached::{KeyValues, PastRows};
 use super::device::{DeviceName, FloatType};
 use super::half::End;
 use super::head::Ends;
@@ -20,6 +21,7 @@ use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Prediction};
 use crate::model::config::Config;
+use crate::model::decoding::{Decoding, Past, TrieDecoding};
 use crate::model::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
 use crate::model::program::{Step, Sublayer};
 use crate::model::rope::Rotaries;
@@ -80,6 +82,39 @@ pub struct Stream {
 impl ResidualStream for Stream {
     fn rows(&self) -> Result<HostRows> {
         self.x.rows()
+    }
+}
+
+/// How the rows of a stream see each other, and what was before them.
+pub(super) trait Seen {
+    /// Cosines and sines of each row's position by one of the backbone's rotary embeddings, each `[rows, R/2]`; none where it
+    /// turns nothing.
+    fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
+
+    /// # Shapes
+    /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the rows alone; result `[rows, H·D]`.
+    fn attention(&self, of: [&Tensor; 3], window: Option<usize>, scores: ops::Scores) -> Result<Tensor>;
+}
+
+impl Seen for Piece {
+    fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
+        self.turned.get(rotary).and_then(Option::as_ref)
+    }
+
+    fn attention(
+        &self,
+        [queries, keys, values]: [&Tensor; 3],
+        window: Option<usize>,
+        scores: ops::Scores,
+    ) -> Result<Tensor> {
+        let of_groups = self.groups.iter().map(|group| {
+            let [keys, values] = [keys, values].map(|x| group.keys.of(x));
+            ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(window)?, scores)
+        });
+        let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
+        let blocks = self.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
+        let blocks = blocks.collect::<Result<Vec<_>>>()?;
+        Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
     }
 }
 
@@ -227,22 +262,15 @@ impl CandleEngine {
     }
 
     /// One half of a layer, as far as is asked for, of the rows of a piece.
-    fn branch(&self, half: Sublayer, layer: &LayerTensors, piece: &Piece, x: &Tensor, end: End) -> Result<Tensor> {
+    fn branch(&self, half: Sublayer, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let scores = ops::Scores::of(&self.config);
-        let turned = piece.turned.get(self.rotaries.number(layer.index)).and_then(Option::as_ref);
+        let turned = seen.turned(self.rotaries.number(layer.index));
         layer.branch(&self.config, half, x, end, turned, |queries, keys, values| {
-            let of_groups = piece.groups.iter().map(|group| {
-                let [keys, values] = [keys, values].map(|x| group.keys.of(x));
-                ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(layer.window)?, scores)
-            });
-            let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
-            let blocks = piece.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
-            let blocks = blocks.collect::<Result<Vec<_>>>()?;
-            Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
+            seen.attention([queries, keys, values], layer.window, scores)
         })
     }
 
-    fn step(&self, step: &Step, piece: &Piece, x: &Tensor) -> Result<Tensor> {
+    fn step(&self, step: &Step, piece: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let plain = |half, layer: usize| {
             let part = self.parts.layer(layer)?;
             Ok((x + self.branch(half, part.layer()?, piece, x, End::Branch)?)?)
@@ -265,6 +293,32 @@ impl CandleEngine {
             Step::Apply(operator) => self.operators.get(operator)?.apply(x),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
+    }
+
+    pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
+        let mut batch = Batch::default();
+        batch.push(ids, None);
+        batch.check_ids(self.config.vocab)?;
+        self.parts.embeddings(ids)
+    }
+
+    /// A step of new rows that see what is cached.
+    pub(super) fn cached_step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
+        let x = self.step(step, &PastRows::new(past, &self.rotaries, &self.device)?, x)?;
+        self.stays_finite(step, &x)?;
+        Ok(x)
+    }
+
+    /// Every logit of each row, one row after the other.
+    pub(super) fn all_logits(&self, x: &Tensor) -> Result<Vec<f32>> {
+        let rows: Vec<usize> = (0..x.dim(0)?).collect();
+        let logits = head::logits(x, self.ends(), &self.parts.head()?, &rows)?;
+        Ok(logits.flatten_all()?.to_vec1()?)
+    }
+
+    /// Bytes of a key and a value of all heads.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        2 * self.dtype.bytes() * (self.config.kv_heads * self.config.head_dim) as u64
     }
 
     /// Whether a stream still has nothing but numbers. f16 ends at 65504: where it overflows first is told, once.
@@ -375,6 +429,10 @@ impl Engine for CandleEngine {
         } else {
             in_step(self, trie, parts, seconds)
         }
+    }
+
+    fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
+        Ok(Box::new(TrieDecoding::new(self, trie)?))
     }
 
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {

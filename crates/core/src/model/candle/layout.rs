@@ -157,17 +157,8 @@ impl Piece {
         let mut turned = Vec::new();
         for (number, rotary) in rotaries.used() {
             let (table, of_rows) = rotary.rows(batch);
-            let (mut cos, mut sin) = (Vec::new(), Vec::new());
-            for &row in &of_rows[rows.clone()] {
-                let of_row = table.at(row);
-                cos.extend_from_slice(of_row.0);
-                sin.extend_from_slice(of_row.1);
-            }
             turned.resize(number + 1, None);
-            if !cos.is_empty() {
-                let shape = (rows.len(), cos.len() / rows.len());
-                turned[number] = Some((Tensor::from_vec(cos, shape, device)?, Tensor::from_vec(sin, shape, device)?));
-            }
+            turned[number] = table.tensors(&of_rows[rows.clone()], device)?;
         }
         Ok(Self { rows, turned, groups, order })
     }
