@@ -22,6 +22,18 @@ pub struct Architecture {
     /// Whether queries, keys and values have a bias each.
     pub projection_bias: bool,
     pub window: SlidingWindow,
+    /// How llama.cpp's files have it; none where they cannot.
+    pub gguf: Option<GgufForm>,
+}
+
+/// An architecture in GGUF files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GgufForm {
+    /// The `general.architecture`, with which the keys of its entries begin. Of several that share one, the first is read.
+    pub name: &'static str,
+    /// Whether the rows of queries and keys stand as llama.cpp's rotary embedding of neighbours wants them: the first and
+    /// the second half of a head by turns.
+    pub turns: bool,
 }
 
 /// Attention to the last tokens only: which layers have it, as transformers reads a config.
@@ -55,6 +67,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::None,
         projection_bias: false,
         window: SlidingWindow::Never,
+        gguf: Some(GgufForm { name: "llama", turns: true }),
     },
     Architecture {
         class: "Qwen3ForCausalLM",
@@ -63,6 +76,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::PerHead,
         projection_bias: false,
         window: SlidingWindow::Switched,
+        gguf: Some(GgufForm { name: "qwen3", turns: false }),
     },
     Architecture {
         class: "Olmo2ForCausalLM",
@@ -71,6 +85,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::WholeProjection,
         projection_bias: false,
         window: SlidingWindow::Never,
+        gguf: Some(GgufForm { name: "olmo2", turns: false }),
     },
     Architecture {
         class: "MistralForCausalLM",
@@ -79,6 +94,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::None,
         projection_bias: false,
         window: SlidingWindow::Always,
+        gguf: Some(GgufForm { name: "llama", turns: true }),
     },
     Architecture {
         class: "Qwen2ForCausalLM",
@@ -87,6 +103,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::None,
         projection_bias: true,
         window: SlidingWindow::Switched,
+        gguf: Some(GgufForm { name: "qwen2", turns: false }),
     },
 ];
 
