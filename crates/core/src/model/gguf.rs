@@ -313,7 +313,7 @@ fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
             let near = |(one, other): (&f32, &f64)| (f64::from(*one) - other).abs() <= 1e-6 * other;
             if divisors.iter().zip(&found).all(near) {
                 return json!({"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
-                    "original_max_position_embeddings": context});
+                    "original_max_position_embeddings": context as u64});
             }
         }
     }
