@@ -56,7 +56,8 @@ fn a_killed_generation_goes_on_and_its_answers_and_tables_are_those_of_an_undist
     let (undisturbed, world) = (generating(""), generating(""));
     undisturbed.runs(&[]);
     for place in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
-        let output = world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
+        let output =
+            world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
         assert_eq!(output.status.code(), None, "{place} was not reached: {}", String::from_utf8_lossy(&output.stderr));
         assert!(world.tables().is_empty(), "{place}: a table of a run that was killed");
     }
@@ -77,10 +78,13 @@ fn fewer_documents_have_the_answers_that_they_have_among_all() {
     all.runs(&[]);
     few.runs(&[]);
     let texts = |world: &World| {
-        let mut texts: Vec<Vec<_>> = stored(world).into_iter().map(|(_, mut texts)| {
-            texts.truncate(70);
-            texts
-        }).collect();
+        let mut texts: Vec<Vec<_>> = stored(world)
+            .into_iter()
+            .map(|(_, mut texts)| {
+                texts.truncate(70);
+                texts
+            })
+            .collect();
         // Keys differ: only which answers there are is compared.
         texts.sort_by_key(|of| format!("{of:?}"));
         texts
@@ -140,8 +144,11 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         let csv = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
         for (filter, score) in golden["scores"].as_object().unwrap() {
             let score = 100.0 * score.as_f64().unwrap();
-            let found = csv.lines().filter(|line| line.contains(&format!("exact_match,{filter}")) || line.contains(filter));
-            let near = |line: &str| line.split(['"', ',']).filter_map(|of| of.parse::<f64>().ok()).any(|of| (of - score).abs() < 1e-9);
+            let found =
+                csv.lines().filter(|line| line.contains(&format!("exact_match,{filter}")) || line.contains(filter));
+            let near = |line: &str| {
+                line.split(['"', ',']).filter_map(|of| of.parse::<f64>().ok()).any(|of| (of - score).abs() < 1e-9)
+            };
             assert!(found.clone().any(near), "{name} {filter}: {score} is not in\n{csv}");
             assert!(score > 0.0, "{name} {filter}: an exact match of nothing compares nothing");
         }

@@ -57,7 +57,8 @@ impl Artifact {
         load(&AxisChoice {
             text: &|corpus| known.iter().any(|of| of.text() == Some(stem(corpus)) || matches!(of.of, Of::Texts(_))),
             task: &|task| {
-                let asks = |of: &Metric| of.task_name() == Some(task) || defined(of, task) || matches!(of.of, Of::Tasks(_));
+                let asks =
+                    |of: &Metric| of.task_name() == Some(task) || defined(of, task) || matches!(of.of, Of::Tasks(_));
                 known.iter().any(asks)
             },
             latency: known.iter().any(Metric::is_latency),

@@ -12,6 +12,7 @@ use super::cell_name::find;
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::bytes;
 use super::{home, progress, stop};
+use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};
 use crate::files::output::apart;
@@ -28,15 +29,19 @@ pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
     /// The cell as `plan` names it, or parts of that name that no other cell has: `ghosted`, `streamline-3.ghosted`.
-    /// Without it every pruned cell of the grid has a folder of its name below FOLDER.
+    /// Without it every pruned cell of the grid has a folder (with --gguf a file) of its name below FOLDER.
     #[arg(add = candidates::cells())]
     cell: Option<String>,
-    /// Where to write: a folder that is not there, or one that was exported before.
+    /// Where to write: a folder that is not there, or one that was exported before; with --gguf a file.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
     /// The float type that layers and operators are computed in, where they are not stored; f32 on the CPU.
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<FloatType>)]
     compute: Option<FloatType>,
+    /// A GGUF file for llama.cpp instead of a folder, with matrices of this type: `f32`, `bf16`, `f16`, `q8_0`. Only of cells
+    /// whose repair is part of the weights.
+    #[arg(long, value_name = "TYPE", value_parser = str::parse::<GgufType>, conflicts_with = "dtype")]
+    gguf: Option<GgufType>,
     /// Most gigabytes of a weight file.
     #[arg(long, value_name = "GB", default_value = "5")]
     shard_size: Gigabytes,
@@ -50,8 +55,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.asked.store()?;
     // Nothing is touched before all places are known to be free.
     for (grid, _, folder) in &chosen {
-        apart(folder, &home::inputs(grid, &store))?;
-        export::check(folder)?;
+        match arguments.gguf {
+            Some(_) => export::check_gguf(folder, home::inputs(grid, &store))?,
+            None => {
+                apart(folder, &home::inputs(grid, &store))?;
+                export::check(folder)?;
+            }
+        }
     }
     arguments.asked.start_threads()?;
     // `--dtype` is that of the folder here.
@@ -68,7 +78,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut folders = Vec::new();
     for (grid, cell, folder) in chosen {
-        let Exported { folder, bytes, parameters, needs_code } = exporter.export(grid, cell, &folder)?;
+        let (exported, notes) = match arguments.gguf {
+            Some(numbers) => exporter.export_gguf(grid, cell, &folder, numbers)?,
+            None => (exporter.export(grid, cell, &folder)?, Vec::new()),
+        };
+        notes.iter().for_each(|text| note!("Note: {text}"));
+        let Exported { folder, bytes, parameters, needs_code } = exported;
         let cell = grid.cells[cell].to_string();
         let exported = ExportedCell { cell, folder: shown(&folder), bytes, parameters, needs_code };
         if !answer::json() {
@@ -93,8 +108,9 @@ fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid,
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);
     }
+    let name = |cell: &str| if arguments.gguf.is_some() { format!("{cell}.gguf") } else { cell.to_owned() };
     let pruned = grid.cells.iter().enumerate().filter(|(_, cell)| !cell.is_dense());
-    let chosen: Vec<_> = pruned.map(|(index, cell)| (grid, index, arguments.to.join(&cell.name))).collect();
+    let chosen: Vec<_> = pruned.map(|(index, cell)| (grid, index, arguments.to.join(name(&cell.name)))).collect();
     if chosen.is_empty() {
         return Err(Error::bad_input("the grid has no pruned cell")
             .hint("a dense backbone is exported by its name: `ghostlab export GRID dense --to FOLDER`"));

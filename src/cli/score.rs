@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result, nearest};
 use crate::exec;
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
-use crate::files::regular;
+use crate::files::{parts, regular};
 use crate::grid::{self, BackboneFile, EntryKind, Grid, HubSource};
 use crate::hub::Source;
 use crate::model::Config;
@@ -500,7 +500,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 /// What the grid calls the model, and its entry where that is not a file's.
 pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
-    if folder.is_dir() {
+    if parts::is_backbone(folder) {
         // What is no model is told first.
         Config::read_with_attachments(folder)?;
         let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cell_result::CellResult;
+use crate::files::parts;
 use crate::grid::{DefinitionUse, Grid, Perplexity, TaskUse};
 use crate::metric::TextSample;
 use crate::model::EngineId;
@@ -32,7 +33,7 @@ impl GridOutcome {
     pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
         let of = |cell: &CellResult| {
             let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
-            self.inputs.get(&folder.join("tokenizer.json").display().to_string())
+            self.inputs.get(&parts::tokenizer(folder).display().to_string())
         };
         self.cells.iter().filter_map(of).collect::<BTreeSet<_>>().len() > 1
     }

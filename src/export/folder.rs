@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, INDEX, Layout, MODELING, trimmed};
+use crate::corpus;
 use crate::error::{Error, Result};
 use crate::exec::CellResult;
 use crate::files::atomic::write_atomically;
+use crate::files::gguf::is_gguf;
 use crate::files::output::{Manifest, OutputFolder};
-use crate::files::{disk, regular};
+use crate::files::{disk, parts, regular};
 use crate::machine;
 use crate::model::{Config, FloatType};
 use ghostlab_store::fault;
@@ -119,7 +121,7 @@ pub(super) fn write(
     Ok(Exported { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
-fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
+pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
     match disk::free(folder) {
         Some(free) if free < wanted => Err(Error::missing("the disk has not enough room for the model")
             .at(folder.display().to_string())
@@ -142,13 +144,19 @@ fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
     }
-    let own = object(&source.join("config.json"))?;
+    let own = match gguf_config(source)? {
+        Some(own) => own,
+        None => object(&source.join("config.json"))?,
+    };
     let generation = generation(source, &own)?;
     let trimmed = trimmed(own, config, layout, form.dtype);
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
     for name in BESIDES.iter().filter(|name| source.join(name).is_file()) {
         put(draft, name, &regular::read(&source.join(name))?)?;
+    }
+    if is_gguf(source) {
+        put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source))?)?;
     }
     tokenizer_config(draft, source, !layout.attached.is_empty())?;
     if !layout.attached.is_empty() {
@@ -189,6 +197,15 @@ fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
         return put(draft, name, &regular::read(&file)?);
     }
     if settings.is_empty() { Ok(()) } else { put(draft, name, pretty(&Value::Object(settings))?.as_bytes()) }
+}
+
+/// The config of a GGUF file; none where the source is a folder.
+fn gguf_config(source: &Path) -> Result<Option<Map<String, Value>>> {
+    if !is_gguf(source) {
+        return Ok(None);
+    }
+    let config = crate::model::gguf_config(source)?;
+    Ok(config.as_object().cloned())
 }
 
 fn object(file: &Path) -> Result<Map<String, Value>> {

@@ -3,24 +3,28 @@
 //! | file | noun |
 //! | --- | --- |
 //! | `folder` | the folder: weights, config, tokenizer, whatever else the backbone has, put in its place whole |
+//! | `gguf` | the same as one GGUF file |
 //! | `card` | its model card |
 
 mod card;
 mod folder;
+mod gguf;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 pub use folder::{Exported, Form, MARK, check};
+pub use gguf::check_gguf;
 
 use crate::checkpoint::Layout;
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome, Reporter, RunSettings, stored_program};
+use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
 use crate::grid::{Cell, Grid};
-use crate::model::deployed;
-use crate::plan::Plan;
+use crate::model::{Deployed, deployed};
+use crate::plan::{BackbonePlan, Plan};
 use crate::results::{collect, long, markdown};
+use crate::work::inputs::Inputs;
 use ghostlab_store::Store;
 
 /// Writes the checkpoints of cells.
@@ -42,6 +46,25 @@ impl Exporter<'_> {
     /// that is full: nothing is left then.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
+        let numbers = self.numbers(grid, &grid.cells[cell])?;
+        self.made(grid, cell, &mut |Made { layout, backbone, result, deployed, inputs }| {
+            let card = card::card(&card::Facts {
+                grid,
+                result,
+                backbone,
+                layout,
+                deployed,
+                form: &self.form,
+                numbers: numbers.clone(),
+                evidence: self.evidence.clone(),
+            })?;
+            let made = folder::Contents { layout, config: &backbone.config, source: &backbone.folder, card, result };
+            inputs.guarded(&[&backbone.folder], || folder::write(&output, &made, &self.form, self.stop))
+        })
+    }
+
+    /// Makes what a cell consists of, as far as that is not stored, and hands it on.
+    fn made<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(Made<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let own = made_of(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
@@ -54,20 +77,7 @@ impl Exporter<'_> {
         };
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
         let layout = Layout::of(&backbone.config, &backbone.folder, &deployed, self.form.dtype)?;
-        let card = card::card(&card::Facts {
-            grid,
-            result,
-            backbone,
-            layout: &layout,
-            deployed: &deployed,
-            form: &self.form,
-            numbers: self.numbers(grid, cell)?,
-            evidence: self.evidence.clone(),
-        })?;
-        let made =
-            folder::Contents { layout: &layout, config: &backbone.config, source: &backbone.folder, card, result };
-        let write = || folder::write(&output, &made, &self.form, stop);
-        plan.inputs.guarded(&[&backbone.folder], write)
+        then(Made { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 
     /// The cell's numbers beside its dense backbone's, as far as they are stored; none where the cell was not scored.
@@ -85,6 +95,15 @@ impl Exporter<'_> {
         let profile = grid.profile.as_deref().unwrap_or_default();
         Ok(complete.then(|| markdown(&long(&collect(&scored, &outcome, &[]), profile, Vec::new()))))
     }
+}
+
+/// What a cell is written from.
+struct Made<'a> {
+    layout: &'a Layout,
+    backbone: &'a BackbonePlan,
+    result: &'a CellResult,
+    deployed: &'a Deployed,
+    inputs: &'a Inputs,
 }
 
 /// A grid of one cell that scores nothing: what it needs is what its checkpoint is made of.

@@ -11,6 +11,8 @@ use super::named::EntryKind;
 use super::node::YamlPosition;
 use super::shards::{Stream, WrittenShards};
 use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
+use crate::files::parts;
 use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
 
 /// What an entry says of its files.
@@ -208,7 +210,7 @@ impl Need {
 
     fn fits(&self, path: &Path) -> bool {
         match self.kind {
-            EntryKind::Backbone => path.is_dir(),
+            EntryKind::Backbone => parts::is_backbone(path),
             EntryKind::Corpus => {
                 path.is_file() || self.shards.as_ref().is_some_and(|shards| shards.below(path).is_ok())
             }
@@ -222,6 +224,7 @@ impl Need {
     /// It is at neither; with what brings it.
     pub fn find(&self, around: &Around<'_>) -> Result<Found> {
         let (what, kind) = match self.kind {
+            EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("the backbone's file", "a file"),
             EntryKind::Backbone => ("the backbone's folder", "a folder"),
             EntryKind::Corpus if self.shards.is_some() => ("the corpus", "a file, or a folder with its shards,"),
             EntryKind::Corpus => ("the corpus", "a file"),

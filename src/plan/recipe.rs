@@ -8,7 +8,7 @@ use super::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Va
 use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
-use crate::files::sha256;
+use crate::files::{parts, sha256};
 use crate::grid::{Calibration, Cell, Grid, Method};
 use crate::identity::{CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
@@ -35,7 +35,7 @@ impl BackbonePlan {
         batch_tokens: usize,
     ) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
-        let config = inputs.guarded(&[&folder.join("config.json")], || Config::read_with_attachments(&folder))?;
+        let config = inputs.guarded(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
         let contents = Contents::new(grid, inputs, (&folder, &files), engine, batch_tokens);

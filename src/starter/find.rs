@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::corpus::{Tokenizer, format};
 use crate::error::{Error, Result};
+use crate::files::parts;
 use crate::linalg::hadamard;
 use crate::model::{Config, check_weights};
 
@@ -29,7 +30,7 @@ impl Model {
     fn read(folder: &Path) -> Result<Self> {
         let config = Config::read(folder)?;
         check_weights(&config, folder)?;
-        let tokenizer = Tokenizer::load(folder.join("tokenizer.json"))?;
+        let tokenizer = Tokenizer::load(parts::tokenizer(folder))?;
         if tokenizer.vocab_size() > config.vocab {
             return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
                 .expected(format!("token ids below {}", config.vocab))

@@ -8,12 +8,15 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::files::regular;
+use crate::files::gguf::is_gguf;
+use crate::files::{parts, regular};
 use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
 use crate::tasks::{DocumentLimit, Task, read_rows};
 use ghostlab_store::{Input, Store};
+
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// SHA-256 of each input file of a grid.
 pub struct Inputs {
@@ -49,9 +52,9 @@ impl Inputs {
     pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {
-            files.extend(["config.json", "tokenizer.json"].map(|name| backbone.path.join(name)));
+            files.extend([parts::config(&backbone.path), parts::tokenizer(&backbone.path)]);
             files.extend(Weights::files(&backbone.path)?);
-            files.extend(Some(backbone.path.join("tokenizer_config.json")).filter(|file| file.exists()));
+            files.extend(Some(parts::beside(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
             if grid.evaluate.definitions.iter().any(|of| of.how.chat.is_some()) {
                 files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
             }
@@ -78,7 +81,7 @@ impl Inputs {
     pub(crate) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
         Ok(BackboneFiles {
             content: self.contents.get(folder).ok_or_else(|| appeared(folder))?.clone(),
-            tokenizer: self.of(&folder.join("tokenizer.json"))?.to_string(),
+            tokenizer: self.of(&parts::tokenizer(folder))?.to_string(),
         })
     }
 
@@ -94,8 +97,9 @@ impl Inputs {
 
     /// A backbone's `config.json` and `tokenizer_config.json`; null where there is none.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
-        let files = ["config.json", "tokenizer_config.json"].map(|name| folder.join(name));
-        self.guarded(&[&files[0], &files[1]], || Ok([read_json(&files[0])?, read_json(&files[1])?]))
+        let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
+        let own = || if is_gguf(&config) { model::gguf_config(&config) } else { read_json(&config) };
+        self.guarded(&[&config, &tokenizer], || Ok([own()?, read_json(&tokenizer)?]))
     }
 
     /// A backbone's chat template.

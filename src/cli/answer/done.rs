@@ -331,7 +331,7 @@ pub(crate) struct ExportedCells {
 pub(crate) struct ExportedCell {
     /// Its name.
     pub(crate) cell: String,
-    /// Where it was written.
+    /// Where it was written: a folder, or a GGUF file.
     pub(crate) folder: String,
     /// Of its weights.
     pub(crate) bytes: u64,

@@ -15,6 +15,7 @@ use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
 use crate::files::limit::TextLimit;
+use crate::files::parts;
 use crate::grid::{Calibration, DefinitionUse, TaskUse};
 use crate::machine;
 use crate::tasks::{self, DocumentLimit, Items, Task};
@@ -171,7 +172,7 @@ fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
 }
 
 fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
-    let path = backbone.folder.join("tokenizer.json");
+    let path = parts::tokenizer(&backbone.folder);
     let tokenizer = given.inputs.guarded(&[&path], || Tokenizer::load(path.clone()))?;
     if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")

@@ -57,7 +57,7 @@ impl Layout {
             for tensor in tensors {
                 let mut bytes = Vec::new();
                 each_block(tensor, &self.weights, &mut |values| {
-                    encode(tensor, values, &mut bytes)?;
+                    encode(&tensor.name, tensor.dtype, values, &mut bytes)?;
                     put(&bytes)?;
                     wrote(bytes.len() as u64)
                 })?;
@@ -117,7 +117,7 @@ pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
 }
 
 /// The numbers of a tensor in their order, block by block.
-fn each_block(tensor: &Tensor, weights: &Weights, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+pub(super) fn each_block(tensor: &Tensor, weights: &Weights, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
     let mut in_blocks = |values: &[f32]| values.chunks(BLOCK).try_for_each(&mut *each);
     match &tensor.content {
         Content::Stored(name) => weights.blocks(name, &tensor.shape, BLOCK, each),
@@ -152,8 +152,8 @@ fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Resul
 }
 
 /// Numbers as the file holds them.
-fn encode(tensor: &Tensor, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
-    let width = tensor.dtype.bytes() as usize;
+pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
+    let width = dtype.bytes() as usize;
     bytes.resize(values.len() * width, 0);
     let shares = bytes.par_chunks_mut(SHARE * width).zip(values.par_chunks(SHARE));
     let unfit = shares.find_map_any(|(bytes, values)| {
@@ -172,7 +172,7 @@ fn encode(tensor: &Tensor, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
             }
             unfit
         }
-        match tensor.dtype {
+        match dtype {
             FloatType::F32 => each(bytes, values, |v| (v.to_le_bytes(), v.is_finite())),
             FloatType::F16 => each(bytes, values, |v| {
                 let v = f16::from_f32(v);
@@ -187,8 +187,8 @@ fn encode(tensor: &Tensor, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     match unfit {
         None => Ok(()),
         Some(value) => Err(Error::job("a weight does not fit into its float type")
-            .at(format!("tensor {}", tensor.name))
-            .expected(format!("a number that {} can hold", tensor.dtype.name()))
+            .at(format!("tensor {name}"))
+            .expected(format!("a number that {} can hold", dtype.name()))
             .found(value.to_string())
             .hint("--dtype f32 holds all of them, bf16 nearly all")),
     }
@@ -197,10 +197,6 @@ fn encode(tensor: &Tensor, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tensor(dtype: FloatType) -> Tensor {
-        Tensor { name: "w".into(), shape: vec![2, 3], dtype, content: Content::Stored("w".into()) }
-    }
 
     #[test]
     fn a_matrix_comes_out_transposed_in_blocks_of_rows() {
@@ -219,9 +215,9 @@ mod tests {
     #[test]
     fn a_number_that_a_type_cannot_hold_is_refused_by_name() {
         let mut bytes = Vec::new();
-        assert!(encode(&tensor(FloatType::F32), &[70_000.0], &mut bytes).is_ok());
-        assert!(encode(&tensor(FloatType::Bf16), &[70_000.0], &mut bytes).is_ok());
-        let error = encode(&tensor(FloatType::F16), &[1.0, 70_000.0], &mut bytes).unwrap_err().to_string();
+        assert!(encode("w", FloatType::F32, &[70_000.0], &mut bytes).is_ok());
+        assert!(encode("w", FloatType::Bf16, &[70_000.0], &mut bytes).is_ok());
+        let error = encode("w", FloatType::F16, &[1.0, 70_000.0], &mut bytes).unwrap_err().to_string();
         assert!(error.contains("tensor w") && error.contains("70000") && error.contains("f16"), "{error}");
     }
 

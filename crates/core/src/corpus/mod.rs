@@ -6,6 +6,7 @@
 
 mod documents;
 mod draw;
+mod gguf;
 mod numpy;
 mod parquet;
 mod rule;
@@ -16,8 +17,9 @@ mod tokenizer_file;
 mod windows;
 
 pub use draw::PythonRandom;
+pub use gguf::{GgufTokenizer, to_gguf};
 pub use rule::{EVALUATION_SEED, Rule, calibration, evaluation, streamed_calibration, streamed_evaluation};
 pub use stream::{ShardOrder, Shards};
 pub use text::{Rows, format, read_rows, read_rows_within, rows};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Tokenizer, description};
 pub use windows::{Start, Windows};

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tokenizers::Encoding;
 
-use super::tokenizer_file;
+use super::{gguf, tokenizer_file};
 use crate::error::{Error, Result};
+use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{caught, regular};
 
 /// Tokens for each byte of a text, and beside those, at the very most: what gives more is no tokenizer.
 const MOST_PER_BYTE: usize = 64;
 const MOST_BESIDE: usize = 4096;
 
-/// A backbone's tokenizer, read from its `tokenizer.json`.
+/// A backbone's tokenizer, read from its `tokenizer.json`, or from the header of its GGUF file.
 ///
 /// Special tokens are those that the file's post-processor puts (usually one BOS at the start). Truncation and padding
 /// settings of the file are ignored: a corpus is tokenised whole, and windows are cut afterwards.
@@ -26,13 +27,13 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
+    /// Reads a `tokenizer.json`, or what a GGUF file has of one.
     ///
     /// # Errors
     /// When the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = regular::read(path)?;
+        let bytes = description(path)?;
         let malformed = |found: String| {
             Error::bad_input("the tokenizer cannot be read")
                 .at(path.display().to_string())
@@ -156,6 +157,17 @@ impl Tokenizer {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// What a file says of a tokenizer, as a `tokenizer.json` says it.
+///
+/// # Errors
+/// A file that cannot be read; a GGUF file with a tokenizer of another kind.
+pub fn description(path: &Path) -> Result<Vec<u8>> {
+    if is_gguf(path) {
+        return Ok(gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes());
+    }
+    regular::read(path)
 }
 
 /// For tests: one token per word `a` to `z` (ids 2 to 27), split at white space, BOS (id 1) in front.

@@ -41,6 +41,8 @@ pub struct Architecture {
     pub caps: [Option<&'static str>; 2],
     /// Entries that a config may leave out, a JSON object: what transformers' class takes then.
     pub defaults: &'static str,
+    /// How llama.cpp's files have it; none where they cannot.
+    pub gguf: Option<GgufForm>,
 }
 
 /// Which of attention's projections have a bias.
@@ -88,6 +90,16 @@ pub struct ExpertNames {
     pub width: &'static str,
     /// The entry that says whether the weights of the chosen ones are made to sum to 1; where there is none they are.
     pub normalised: Option<&'static str>,
+}
+
+/// An architecture in GGUF files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GgufForm {
+    /// The `general.architecture`, with which the keys of its entries begin. Of several that share one, the first is read.
+    pub name: &'static str,
+    /// Whether the rows of queries and keys stand as llama.cpp's rotary embedding of neighbours wants them: the first and
+    /// the second half of a head by turns.
+    pub turns: bool,
 }
 
 /// Attention to the last tokens only: which layers have it, as transformers reads a config.
@@ -142,6 +154,7 @@ const LLAMA: Architecture = Architecture {
     scale: None,
     caps: [None; 2],
     defaults: "{}",
+    gguf: None,
 };
 
 /// Gemma 2, which Gemma 3 differs from.
@@ -169,7 +182,12 @@ const GEMMA2: Architecture = Architecture {
 
 /// Every architecture that the decoder knows. A new one of the same build is one entry.
 pub static ARCHITECTURES: &[Architecture] = &[
-    Architecture { class: "LlamaForCausalLM", model_type: "llama", ..LLAMA },
+    Architecture {
+        class: "LlamaForCausalLM",
+        model_type: "llama",
+        gguf: Some(GgufForm { name: "llama", turns: true }),
+        ..LLAMA
+    },
     Architecture {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
@@ -177,6 +195,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::PerHead,
         mlp_bias: false,
         window: SlidingWindow::Switched,
+        gguf: Some(GgufForm { name: "qwen3", turns: false }),
         ..LLAMA
     },
     Architecture {
@@ -186,6 +205,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
         query_key_norm: QueryKeyNorm::WholeProjection,
         mlp_bias: false,
+        gguf: Some(GgufForm { name: "olmo2", turns: false }),
         ..LLAMA
     },
     Architecture {
@@ -195,6 +215,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         attention_bias: AttentionBias::Never,
         mlp_bias: false,
         window: SlidingWindow::Always,
+        gguf: Some(GgufForm { name: "llama", turns: true }),
         ..LLAMA
     },
     Architecture {
@@ -204,6 +225,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         attention_bias: AttentionBias::Inputs,
         mlp_bias: false,
         window: SlidingWindow::Switched,
+        gguf: Some(GgufForm { name: "qwen2", turns: false }),
         ..LLAMA
     },
     // Phi-4 and Phi-4-mini are of this class too.

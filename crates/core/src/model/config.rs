@@ -11,6 +11,7 @@ use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries};
 use super::attached::{self, Attachment};
 use super::entries::Entries;
 use super::experts::{self, Experts};
+use super::gguf;
 use super::program::Sublayer;
 use super::rope_config;
 pub use super::rope_config::{Llama3Scaling, LongRope, Rope, Scaling, Yarn};
@@ -18,7 +19,8 @@ use super::tensor_name::{EMBEDDING, HEAD};
 use super::weights::Weights;
 use super::window::{self, MOST_TOKENS};
 use crate::error::{Error, Result};
-use crate::files::regular;
+use crate::files::gguf::{Gguf, is_gguf};
+use crate::files::{parts, regular};
 
 /// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
 /// What it really holds is compared with the weight files before anything else is done (`check_weights`).
@@ -99,13 +101,13 @@ impl Config {
         self.architecture.norms[after]
     }
 
-    /// Reads `<folder>/config.json`.
+    /// Reads `<folder>/config.json`, or the header of a GGUF file.
     ///
     /// # Errors
     /// A missing or malformed file; a missing, mistyped or unsupported entry, named with what was expected and found; an
     /// export with operators beside its weights, which is another model without them.
     pub fn read(folder: &Path) -> Result<Self> {
-        Self::read_with_attachments(folder)?.plain(&folder.join("config.json"))
+        Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }
 
     /// As [`Self::read`], of exports with operators too. Whoever runs such a backbone runs [`whole`](super::whole).
@@ -113,10 +115,15 @@ impl Config {
     /// # Errors
     /// As [`Self::read`].
     pub fn read_with_attachments(folder: &Path) -> Result<Self> {
+        if is_gguf(folder) {
+            let map = gguf::config(&Gguf::open(folder)?)?;
+            let entries = Entries { map: &map, prefix: "" };
+            return Self::parse(&entries).map_err(|error| error.at(folder.display().to_string()));
+        }
         if !folder.is_dir() {
             return Err(Error::missing("no such backbone folder")
                 .at(folder.display().to_string())
-                .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors"));
+                .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
         }
         if !folder.join("config.json").exists() {
             return Err(no_backbone(folder));

@@ -6,19 +6,19 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use rayon::prelude::*;
-use safetensors::tensor::TensorInfo;
 use serde_json::{Value, json};
 
 use super::architecture::{Activation, Architecture, QueryKeyNorm};
 use super::attached::Attachment;
 use super::config::{Biases, Config, Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::experts::Experts;
+use super::held::TensorInfo;
 use super::shard::Shard;
 use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// The tensors of a weight file: of each its type, shape, and the SHA-256 of its bytes, by name.
+/// The tensors of a weight file: of each its type, shape, order of rows, and the SHA-256 of its bytes, by name.
 pub type TensorHashes = BTreeMap<String, String>;
 
 /// Hashes the tensors of a weight file.
@@ -28,13 +28,14 @@ pub type TensorHashes = BTreeMap<String, String>;
 pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
     let shard = Shard::open(path)?;
     let tensors: Vec<(String, TensorInfo)> =
-        shard.metadata.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+        shard.tensors.iter().map(|(name, info)| (name.clone(), info.clone())).collect();
     let hash = |(name, info): (String, TensorInfo)| {
         let mut bytes = Bytes { shard: &shard, name: &name, info: &info, at: 0, refused: None };
         let hashed = sha256::of_reader(&mut bytes);
         let (hash, _) =
             hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
-        let of = format!("{:?} {:?} {hash}", info.dtype, info.shape);
+        let turns = info.turns.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
+        let of = format!("{} {:?}{turns} {hash}", info.held, info.shape);
         Ok((name, of))
     };
     let hashes = tensors.into_par_iter().map(hash).collect::<Result<_>>()?;
@@ -53,8 +54,7 @@ struct Bytes<'a> {
 
 impl Read for Bytes<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (first, last) = self.info.data_offsets;
-        let length = buffer.len().min(last - first - self.at);
+        let length = buffer.len().min(self.info.bytes as usize - self.at);
         if let Err(error) = self.shard.read(self.name, self.info, self.at, &mut buffer[..length]) {
             self.refused = Some(error);
             return Err(io::ErrorKind::Other.into());
@@ -132,6 +132,7 @@ fn canonical(config: &Config) -> Value {
         scale: _,
         caps: _,
         defaults: _,
+        gguf: _,
     } = *architecture;
     let query_key_norm = match query_key_norm {
         QueryKeyNorm::None => "none",

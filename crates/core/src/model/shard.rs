@@ -1,13 +1,17 @@
-//! One weight file: its header, and the bytes of its tensors by their position.
+//! One weight file, safetensors or GGUF: its header, and the bytes of its tensors by their position.
 
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata as FileMetadata};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::Metadata;
 
+use super::gguf;
+use super::held::{Held, TensorInfo};
 use crate::error::{Error, Result};
+use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::regular;
 use crate::files::stamp::Stamp;
 
@@ -19,16 +23,26 @@ type Seen = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
     pub(super) path: PathBuf,
-    pub(super) metadata: Metadata,
+    /// By what they are called in a folder as Hugging Face's tools write it.
+    pub(super) tensors: BTreeMap<String, TensorInfo>,
     file: File,
-    /// Where the tensor bytes begin: the header's length field and the header.
-    data_start: u64,
     /// As the file was when it was opened.
     opened: Seen,
 }
 
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self> {
+        if is_gguf(path) { Self::open_gguf(path) } else { Self::open_safetensors(path) }
+    }
+
+    fn open_gguf(path: &Path) -> Result<Self> {
+        let mut file = regular::open(path)?;
+        let opened = seen(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
+        let tensors = gguf::tensors(&Gguf::read(path, &mut file)?)?;
+        Ok(Self { path: path.to_path_buf(), tensors, file, opened })
+    }
+
+    fn open_safetensors(path: &Path) -> Result<Self> {
         let damaged = |found: String| {
             Error::bad_input("a weight file is truncated or damaged")
                 .at(path.display().to_string())
@@ -57,7 +71,15 @@ impl Shard {
             let (found, wanted) = (bytes - 8 - length, metadata.data_len());
             return Err(damaged(format!("{found} bytes of tensors where the header says {wanted}")));
         }
-        Ok(Self { path: path.to_path_buf(), metadata, file, data_start: 8 + length, opened })
+        let info = |of: &safetensors::tensor::TensorInfo| TensorInfo {
+            held: Held::Plain(of.dtype),
+            shape: of.shape.clone(),
+            turns: None,
+            start: 8 + length + of.data_offsets.0 as u64,
+            bytes: (of.data_offsets.1 - of.data_offsets.0) as u64,
+        };
+        let tensors = metadata.tensors().into_iter().map(|(name, of)| (name, info(of))).collect();
+        Ok(Self { path: path.to_path_buf(), tensors, file, opened })
     }
 
     /// File and tensor, for messages.
@@ -67,11 +89,11 @@ impl Shard {
 
     /// Fills `bytes` with those of a tensor from `first` on. Several threads may read at a time.
     pub(super) fn read(&self, tensor: &str, info: &TensorInfo, first: usize, bytes: &mut [u8]) -> Result<()> {
-        let position = self.data_start + (info.data_offsets.0 + first) as u64;
+        let position = info.start + first as u64;
         read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => Error::bad_input("a weight file became shorter while it was read")
                 .at(self.place(tensor))
-                .expected(format!("{} bytes of it", info.data_offsets.1 - info.data_offsets.0))
+                .expected(format!("{} bytes of it", info.bytes))
                 .found("the end of the file")
                 .hint("leave the weights alone while a run goes on; fetch the file again"),
             _ => Error::io("read", &self.path, &error),

@@ -6,10 +6,11 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
-use safetensors::tensor::TensorInfo;
 
+use super::held::{Held, TensorInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
+use crate::files::gguf::Blocks;
 use crate::linalg::panels::{Kind, LANES, Panels, lay_panel};
 use crate::linalg::simd;
 
@@ -30,13 +31,13 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// None for types that are not read.
-    pub(super) fn of(dtype: Dtype) -> Option<Self> {
-        match dtype {
-            Dtype::F32 => Some(Self::F32),
-            Dtype::F16 => Some(Self::F16),
-            Dtype::BF16 => Some(Self::Bf16),
-            _ => None,
+    /// None for types that are not read. Quantised blocks are read as f32.
+    pub(super) fn of(held: Held) -> Option<Self> {
+        match held {
+            Held::Plain(Dtype::F32) | Held::Blocks(_) => Some(Self::F32),
+            Held::Plain(Dtype::F16) => Some(Self::F16),
+            Held::Plain(Dtype::BF16) => Some(Self::Bf16),
+            Held::Plain(_) => None,
         }
     }
 
@@ -185,7 +186,10 @@ impl Stored<'_> {
     /// The bytes from element `first` on, as many as fit, if they are of finite numbers.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let width = self.float.width();
-        self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?;
+        match (self.info.held, self.info.turns) {
+            (Held::Plain(_), None) => self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?,
+            _ => self.arranged(self.first + first, bytes)?,
+        }
         if self.float.finite(bytes) {
             return Ok(());
         }
@@ -196,6 +200,46 @@ impl Stored<'_> {
             .at(self.shard.place(self.name))
             .found(format!("{} at element {} of {:?}", values[at], first + at, self.info.shape))
             .hint("the file is damaged, or the model overflowed its float type when it was saved"))
+    }
+}
+
+impl Stored<'_> {
+    /// As [`read`](Self::read), of a tensor whose numbers are in blocks, or whose rows stand in another order.
+    fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let (total, width) = (self.info.shape.iter().product::<usize>(), self.float.width());
+        let inner = total / self.info.shape.first().copied().unwrap_or(1).max(1);
+        let (mut at, mut left) = (first, bytes);
+        while !left.is_empty() {
+            let (row, column) = (at / inner, at % inner);
+            let (row, most) = match self.info.turns {
+                None => (row, left.len() / width),
+                // Row i of the half j of a head is row 2·i + j of it.
+                Some(rows) => {
+                    let (head, of) = (row / rows * rows, row % rows);
+                    (head + of % (rows / 2) * 2 + of / (rows / 2), inner - column)
+                }
+            };
+            let count = most.min(left.len() / width);
+            let (piece, rest) = left.split_at_mut(count * width);
+            self.piece(row * inner + column, piece)?;
+            (at, left) = (at + count, rest);
+        }
+        Ok(())
+    }
+
+    /// The bytes of numbers that stand one after the other in the file.
+    fn piece(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let Held::Blocks(dtype) = self.info.held else {
+            return self.shard.read(self.name, &self.info, first * self.float.width(), bytes);
+        };
+        let (block, count) = (dtype.block_size(), bytes.len() / self.float.width());
+        let (from, to) = (first / block, (first + count).div_ceil(block));
+        let mut blocks = Blocks::new(dtype, (to - from) * block);
+        self.shard.read(self.name, &self.info, from * dtype.type_size(), blocks.bytes())?;
+        let values = blocks.values().map_err(|error| error.at(self.shard.place(self.name)))?;
+        let values = &values[first - from * block..];
+        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Weight files: one `model.safetensors` or shards with an index, checked tensor by tensor.
+//! Weight files: one `model.safetensors`, shards with an index, or one GGUF file, checked tensor by tensor.
 //!
 //! They are read and not mapped: where a mapped file becomes shorter while it is in use, the process is killed without a
 //! word, and a file that is read is an error with its name.
@@ -8,9 +8,11 @@ use std::path::{Component, Path, PathBuf};
 
 use safetensors::Dtype;
 
+use super::held::Held;
 use super::shard::Shard;
 use super::stored::{self, Float, Stored};
 use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
 use crate::files::regular;
 use crate::linalg::panels::{Kind, Panels};
 
@@ -42,16 +44,16 @@ struct Rows {
 }
 
 impl Weights {
-    /// Opens the weight files of a folder.
+    /// Opens the weight files of a folder, or a GGUF file.
     ///
     /// # Errors
     /// No weight file; a truncated or malformed one; an index that names a file or tensor that is not there.
     pub fn open(folder: &Path) -> Result<Self> {
         let (files, index) = files_of(folder)?;
-        let shards = files.iter().map(|file| Shard::open(&folder.join(file))).collect::<Result<Vec<_>>>()?;
+        let shards = files.iter().map(|file| Shard::open(file)).collect::<Result<Vec<_>>>()?;
         let mut holder = BTreeMap::new();
         for (position, shard) in shards.iter().enumerate() {
-            for name in shard.metadata.tensors().keys() {
+            for name in shard.tensors.keys() {
                 if let Some(first) = holder.insert(name.clone(), position) {
                     let first: &Shard = &shards[first];
                     return Err(Error::bad_input("a tensor stands in two weight files")
@@ -75,7 +77,7 @@ impl Weights {
 
     /// The paths of the weight files (for hashing).
     pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-        Ok(files_of(folder)?.0.iter().map(|file| folder.join(file)).collect())
+        Ok(files_of(folder)?.0)
     }
 
     /// Refuses a tensor that is missing, of another shape, or of no float type; none of its numbers is read.
@@ -118,10 +120,13 @@ impl Weights {
         self.stored.get(name).map_or(name, |of| of.stored.as_str())
     }
 
-    /// The type that a tensor is stored in; none where there is no such tensor.
+    /// The type that a tensor is stored in, or read as where its file holds it in blocks; none where there is no such tensor.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         let name = self.stored_name(name);
-        Some(self.shards[*self.holder.get(name)?].metadata.info(name)?.dtype)
+        Some(match self.shards[*self.holder.get(name)?].tensors.get(name)?.held {
+            Held::Plain(dtype) => dtype,
+            Held::Blocks(_) => Dtype::F32,
+        })
     }
 
     /// One tensor as f32, whatever float type the file stores.
@@ -187,7 +192,7 @@ impl Weights {
         let missing = || self.missing_tensor(name, whole);
         let at = *self.holder.get(name).ok_or_else(missing)?;
         let shard = &self.shards[at];
-        let mut info = shard.metadata.info(name).ok_or_else(missing)?.clone();
+        let mut info = shard.tensors.get(name).ok_or_else(missing)?.clone();
         if info.shape != whole {
             return Err(Error::bad_input("a tensor has the wrong shape")
                 .at(shard.place(name))
@@ -202,11 +207,11 @@ impl Weights {
             return Err(Error::job("rows are asked for that a tensor has not").at(shard.place(name)));
         }
         info.shape = shape.to_vec();
-        let Some(float) = Float::of(info.dtype) else {
+        let Some(float) = Float::of(info.held) else {
             return Err(Error::bad_input("a tensor has a type that the decoder does not read")
                 .at(shard.place(name))
                 .expected("F32, F16 or BF16")
-                .found(format!("{:?}", info.dtype)));
+                .found(info.held.to_string()));
         };
         Ok(Stored { shard, name, info, first, float })
     }
@@ -241,11 +246,14 @@ impl Weights {
 type ShardIndex = Vec<(String, String)>;
 
 /// The weight files of a folder, and the index's entries where there is one.
-fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
+fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
+    if is_gguf(folder) {
+        return Ok((vec![folder.to_owned()], None));
+    }
     let index = folder.join(INDEX);
     if !index.is_file() {
         if folder.join(SINGLE).is_file() {
-            return Ok((vec![SINGLE.to_string()], None));
+            return Ok((vec![folder.join(SINGLE)], None));
         }
         let has_pickles =
             folder.join("pytorch_model.bin").is_file() || folder.join("pytorch_model.bin.index.json").is_file();
@@ -284,5 +292,5 @@ fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
                 .expected(folder.join(file).display().to_string()));
         }
     }
-    Ok((files.into_iter().collect(), Some(entries)))
+    Ok((files.into_iter().map(|file| folder.join(file)).collect(), Some(entries)))
 }

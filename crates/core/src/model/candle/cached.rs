@@ -103,8 +103,9 @@ impl Seen for PastRows<'_, '_> {
             let block = KeyValues::followed_by(blocks.get(&of.run.block), own(keys)?, own(values)?)?;
             blocks.insert(of.run.block, block);
         }
-        let of_run =
-            |of: &Placed<'_>| self.attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, &blocks, window, scores);
+        let of_run = |of: &Placed<'_>| {
+            self.attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, &blocks, window, scores)
+        };
         let runs = self.past.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
         Ok(if runs.len() == 1 { runs[0].clone() } else { Tensor::cat(&runs, 0)? })
     }

@@ -1,0 +1,174 @@
+//! A `tokenizer.json` from the header of a GGUF file.
+
+use serde_json::{Map, Value, json};
+
+use super::splitter::{SPLITTERS, Splitter};
+use super::{CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, merges};
+use crate::error::{Error, Result};
+use crate::files::gguf::Gguf;
+
+/// What a header says of its vocabulary.
+struct Vocabulary<'a> {
+    file: &'a Gguf,
+    tokens: Vec<&'a str>,
+    kinds: Vec<u32>,
+}
+
+/// The `tokenizer.json` of a GGUF file.
+///
+/// # Errors
+/// A file without a tokenizer, or with one that is not read: its kind, how it splits words, lists of different lengths.
+pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
+    let lacks = |key: &str, expected: &str| {
+        Error::bad_input("the tokenizer of a GGUF file cannot be read")
+            .at(file.place(key))
+            .expected(expected)
+            .found(file.shown(key))
+            .hint("a tokenizer.json beside the file is taken instead")
+    };
+    let key = "tokenizer.ggml.tokens";
+    let tokens = file.texts(key)?.filter(|of| !of.is_empty()).ok_or_else(|| lacks(key, "a list of tokens"))?;
+    let key = "tokenizer.ggml.token_type";
+    let kinds = match file.numbers(key)? {
+        Some(kinds) if kinds.len() == tokens.len() => kinds.into_iter().map(|kind| kind as u32).collect(),
+        Some(_) => return Err(lacks(key, &format!("{} kinds of tokens", tokens.len()))),
+        None => vec![NORMAL; tokens.len()],
+    };
+    let vocabulary = Vocabulary { file, tokens, kinds };
+    let (key, pre) = ("tokenizer.ggml.model", "tokenizer.ggml.pre");
+    match file.text(key)? {
+        Some("gpt2") => {
+            let name = file.text(pre)?;
+            let splitter = SPLITTERS.iter().find(|of| name.is_some_and(|name| of.names.contains(&name)));
+            let known = || SPLITTERS.iter().flat_map(|of| of.names).copied().collect::<Vec<_>>().join(", ");
+            let splitter = splitter.ok_or_else(|| lacks(pre, &known()))?;
+            let key = "tokenizer.ggml.merges";
+            let merges = file.texts(key)?.ok_or_else(|| lacks(key, "a list of merges"))?;
+            vocabulary.byte_level(splitter, &merges)
+        }
+        Some("llama") => {
+            let key = "tokenizer.ggml.scores";
+            let scores = file.numbers(key)?.filter(|of| of.len() == vocabulary.tokens.len());
+            let scores = scores.ok_or_else(|| lacks(key, &format!("{} scores", vocabulary.tokens.len())))?;
+            vocabulary.sentence_piece(&scores)
+        }
+        _ => Err(lacks(key, "gpt2 (byte-level merges) or llama (SentencePiece)")),
+    }
+}
+
+impl Vocabulary<'_> {
+    /// Merges over bytes, as GPT-2's.
+    fn byte_level(&self, splitter: &Splitter, merges: &[&str]) -> Result<Value> {
+        let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(splitter.bos);
+        let merges: Vec<Vec<&str>> = merges.iter().map(|merge| merge.splitn(2, ' ').collect()).collect();
+        if let Some(merge) = merges.iter().find(|merge| merge.len() != 2) {
+            return Err(Error::bad_input("a merge of a GGUF file is none")
+                .at(self.file.place("tokenizer.ggml.merges"))
+                .expected("two tokens")
+                .found(format!("`{}`", merge.concat())));
+        }
+        Ok(json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
+            "normalizer": splitter.nfc.then(|| json!({"type": "NFC"})),
+            "pre_tokenizer": splitter.pre_tokenizer(),
+            "post_processor": self.template(bos)?,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                "ignore_merges": splitter.ignore_merges, "vocab": self.vocab(), "merges": merges},
+        }))
+    }
+
+    /// SentencePiece's merges, from the scores of what they make; unknown characters fall back to bytes.
+    fn sentence_piece(&self, scores: &[f64]) -> Result<Value> {
+        let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
+        let prefix = self.file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let unknown = self.special("unknown")?.map(|id| self.tokens[id]);
+        let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
+        let normalizers = match prefix {
+            true => vec![json!({"type": "Prepend", "prepend": SPACE}), replace],
+            false => vec![replace],
+        };
+        let mut decoders = vec![
+            json!({"type": "Replace", "pattern": {"String": SPACE}, "content": " "}),
+            json!({"type": "ByteFallback"}),
+            json!({"type": "Fuse"}),
+        ];
+        if prefix {
+            decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        Ok(json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
+            "normalizer": {"type": "Sequence", "normalizers": normalizers},
+            "pre_tokenizer": null,
+            "post_processor": self.template(bos)?,
+            "decoder": {"type": "Sequence", "decoders": decoders},
+            "model": {"type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+                "vocab": self.vocab(), "merges": merges(&self.tokens, &self.kinds, scores)},
+        }))
+    }
+
+    /// Ids by tokens. What fills up rows of the embedding is none.
+    fn vocab(&self) -> Map<String, Value> {
+        let used = self.tokens.iter().enumerate().filter(|(id, _)| self.kinds[*id] != UNUSED);
+        // Of two alike the first counts, as in llama.cpp's map.
+        let mut vocab = Map::new();
+        used.for_each(|(id, token)| _ = vocab.entry((*token).to_owned()).or_insert_with(|| id.into()));
+        vocab
+    }
+
+    /// Tokens that are found in a text before it is split.
+    fn added(&self) -> Vec<Value> {
+        let of = |(id, token): (usize, &&str)| {
+            let kind = self.kinds[id];
+            matches!(kind, CONTROL | USER_DEFINED | UNKNOWN).then(|| {
+                json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                    "normalized": false, "special": kind != USER_DEFINED})
+            })
+        };
+        self.tokens.iter().enumerate().filter(|(_, token)| !token.is_empty()).filter_map(of).collect()
+    }
+
+    /// The id of a special token, where the file has it.
+    fn special(&self, name: &str) -> Result<Option<usize>> {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let Some(id) = self.file.count(&key)? else { return Ok(None) };
+        let fits = usize::try_from(id).ok().filter(|id| *id < self.tokens.len());
+        fits.map(Some).ok_or_else(|| {
+            Error::bad_input("a special token of a GGUF file is none")
+                .at(self.file.place(&key))
+                .expected(format!("an id below {}", self.tokens.len()))
+                .found(id.to_string())
+        })
+    }
+
+    /// What is put around a text.
+    fn template(&self, bos: bool) -> Result<Value> {
+        let eos = self.file.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+        let [before, after] = [("bos", bos), ("eos", eos)].map(|(name, on)| match on {
+            true => self.special(name),
+            false => Ok(None),
+        });
+        let (before, after) = (before?, after?);
+        if before.is_none() && after.is_none() {
+            return Ok(Value::Null);
+        }
+        let token = |id: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}});
+        let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+        let around = |inner: Vec<Value>| {
+            let (first, last) = (before.map(token), after.map(token));
+            first.into_iter().chain(inner).chain(last).collect::<Vec<_>>()
+        };
+        let special: Map<String, Value> = [before, after]
+            .into_iter()
+            .flatten()
+            .map(|id| {
+                let token = self.tokens[id];
+                (token.to_owned(), json!({"id": token, "ids": [id], "tokens": [token]}))
+            })
+            .collect();
+        Ok(json!({"type": "TemplateProcessing", "single": around(vec![text("A")]),
+            "pair": around(vec![text("A"), text("B")]), "special_tokens": special}))
+    }
+}

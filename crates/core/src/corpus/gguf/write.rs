@@ -1,0 +1,305 @@
+//! A `tokenizer.json` as entries of a GGUF file, where llama.cpp tokenises so.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use candle_core::quantized::gguf_file::Value as Entry;
+use serde_json::Value;
+
+use super::splitter::SPLITTERS;
+use super::{BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, merges};
+use crate::error::{Error, Result};
+
+/// The entries of a tokenizer.
+#[derive(Debug)]
+pub struct GgufTokenizer {
+    pub entries: Vec<(String, Entry)>,
+    /// What llama.cpp does otherwise with some texts.
+    pub notes: Vec<String>,
+}
+
+/// Entries for a tokenizer with a token for each of `rows` rows of the embedding. `ids` are those of special tokens by name
+/// (`bos`, `eos`, `padding`), where the model has them.
+///
+/// # Errors
+/// What llama.cpp would do otherwise with every text: a model that is neither byte-level merges nor SentencePiece's, a way to
+/// split words that has no name there, tokens or merges that it has no place for.
+pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> Result<GgufTokenizer> {
+    let model = &tokenizer["model"];
+    if model["type"] != "BPE" {
+        return Err(refused("model.type", "BPE", &model["type"]));
+    }
+    let unset = |key: &&str| model[*key].is_null() || model[*key] == "" || model[*key] == 0.0;
+    let keys = ["dropout", "continuing_subword_prefix", "end_of_word_suffix"];
+    if let Some(key) = keys.iter().find(|key| !unset(key)) {
+        return Err(refused(&format!("model.{key}"), "null", &model[*key]));
+    }
+    let vocabulary = Vocabulary::of(tokenizer, rows)?;
+    let text = |text: &str| Entry::String(text.to_owned());
+    let mut notes = Vec::new();
+    let mut entries = Vec::new();
+    let mut say = |key: &str, value: Entry| entries.push((format!("tokenizer.ggml.{key}"), value));
+    let pieces = merges_of(model)?;
+    if model["byte_fallback"] == true {
+        let scores = vocabulary.scores(&pieces)?;
+        say("model", text("llama"));
+        say("pre", text("default"));
+        say("scores", Entry::Array(scores.into_iter().map(|score| Entry::F32(score as f32)).collect()));
+        say("add_space_prefix", Entry::Bool(space_prefix(tokenizer)?));
+        if let Some(id) = model["unk_token"].as_str().and_then(|unknown| vocabulary.id(unknown)) {
+            say("unknown_token_id", Entry::U32(id));
+        }
+    } else {
+        let (pre, note) = splitter(tokenizer)?;
+        notes.extend(note);
+        if let Some((left, right)) = pieces.iter().find(|(left, right)| left.contains(' ') || right.contains(' ')) {
+            return Err(refused("model.merges", "tokens without spaces", &format!("{left} {right}").into()));
+        }
+        say("model", text("gpt2"));
+        say("pre", text(pre));
+        say("merges", Entry::Array(pieces.iter().map(|(left, right)| text(&format!("{left} {right}"))).collect()));
+    }
+    say("tokens", Entry::Array(vocabulary.tokens.iter().map(|token| text(token)).collect()));
+    say("token_type", Entry::Array(vocabulary.kinds.iter().map(|kind| Entry::I32(*kind as i32)).collect()));
+    let [before, after] = around(tokenizer)?;
+    for (name, id) in ids {
+        let put = match *name {
+            "bos" => before,
+            "eos" => after,
+            _ => None,
+        };
+        // What the tokenizer itself puts counts.
+        if let Some(id) = put.map(u64::from).or(*id).and_then(|id| u32::try_from(id).ok()) {
+            say(&format!("{name}_token_id"), Entry::U32(id));
+        }
+    }
+    say("add_bos_token", Entry::Bool(before.is_some()));
+    say("add_eos_token", Entry::Bool(after.is_some()));
+    Ok(GgufTokenizer { entries, notes })
+}
+
+fn refused(key: &str, expected: &str, found: &Value) -> Error {
+    let found = match found {
+        Value::String(text) => format!("`{text}`"),
+        other => {
+            let text = other.to_string();
+            text.char_indices().nth(200).map_or_else(|| text.clone(), |(end, _)| format!("{}…", &text[..end]))
+        }
+    };
+    Error::bad_input("llama.cpp cannot tokenise as this tokenizer does")
+        .at(format!("tokenizer.json, {key}"))
+        .expected(expected)
+        .found(found)
+        .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
+}
+
+/// Tokens by their ids.
+struct Vocabulary {
+    tokens: Vec<String>,
+    kinds: Vec<u32>,
+}
+
+impl Vocabulary {
+    fn of(tokenizer: &Value, rows: usize) -> Result<Self> {
+        let model = &tokenizer["model"];
+        let mut by_id: BTreeMap<usize, (&str, u32)> = BTreeMap::new();
+        let bytes = model["byte_fallback"] == true;
+        let unknown = model["unk_token"].as_str();
+        for (token, id) in model["vocab"].as_object().into_iter().flatten() {
+            let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
+            let id = id.ok_or_else(|| refused("model.vocab", "an id", &token.clone().into()))?;
+            let kind = match token.as_str() {
+                of if Some(of) == unknown => UNKNOWN,
+                of if bytes && is_byte(of) => BYTE,
+                _ => NORMAL,
+            };
+            by_id.insert(id, (token, kind));
+        }
+        for added in tokenizer["added_tokens"].as_array().into_iter().flatten() {
+            let (Some(id), Some(token)) = (added["id"].as_u64(), added["content"].as_str()) else {
+                return Err(refused("added_tokens", "an id and a content", added));
+            };
+            // llama.cpp finds added tokens wherever they stand, and takes no spaces beside them.
+            if let Some(key) = ["lstrip", "rstrip", "single_word"].into_iter().find(|key| added[key] == true) {
+                return Err(refused(&format!("added_tokens, {token}"), &format!("no {key}"), added));
+            }
+            let kind = match Some(token) == unknown {
+                true => UNKNOWN,
+                false if added["special"] == true => CONTROL,
+                false => USER_DEFINED,
+            };
+            by_id.insert(usize::try_from(id).unwrap_or(usize::MAX), (token, kind));
+        }
+        if let Some((id, _)) = by_id.last_key_value().filter(|(id, _)| **id >= rows) {
+            return Err(refused("model.vocab", &format!("ids below {rows}, the rows of the embedding"), &(*id).into()));
+        }
+        let of = |id: usize| {
+            by_id.get(&id).map_or((format!("[PAD{id}]"), UNUSED), |(token, kind)| ((*token).to_owned(), *kind))
+        };
+        let (tokens, kinds) = (0..rows).map(of).unzip();
+        Ok(Self { tokens, kinds })
+    }
+
+    fn id(&self, token: &str) -> Option<u32> {
+        self.tokens.iter().position(|of| of == token).and_then(|id| u32::try_from(id).ok())
+    }
+
+    /// SentencePiece's scores: the earlier a token is merged, the higher. llama.cpp joins any two pieces that make a token.
+    fn scores(&self, pieces: &[(String, String)]) -> Result<Vec<f64>> {
+        let mut rank: HashMap<String, usize> = HashMap::new();
+        for (place, (left, right)) in pieces.iter().enumerate() {
+            rank.entry(format!("{left}{right}")).or_insert(place);
+        }
+        let last = pieces.len();
+        let scores: Vec<f64> = self
+            .tokens
+            .iter()
+            .zip(&self.kinds)
+            .map(|(token, kind)| if *kind == NORMAL { -(*rank.get(token).unwrap_or(&last) as f64) } else { 0.0 })
+            .collect();
+        let tokens: Vec<&str> = self.tokens.iter().map(String::as_str).collect();
+        let implied: BTreeSet<[&str; 2]> = merges(&tokens, &self.kinds, &scores).into_iter().collect();
+        let own: BTreeSet<[&str; 2]> = pieces.iter().map(|(left, right)| [left.as_str(), right.as_str()]).collect();
+        match implied.symmetric_difference(&own).next() {
+            None => Ok(scores),
+            Some([left, right]) => {
+                let expected = "SentencePiece's merges: every two tokens that make a third";
+                let said = if own.contains(&[*left, *right]) { "a merge" } else { "no merge" };
+                Err(refused("model.merges", expected, &format!("{said} of `{left}` and `{right}`").into()))
+            }
+        }
+    }
+}
+
+/// `<0x0A>`
+fn is_byte(token: &str) -> bool {
+    token
+        .strip_prefix("<0x")
+        .and_then(|rest| rest.strip_suffix('>'))
+        .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|of| of.is_ascii_hexdigit()))
+}
+
+/// The merges, in either form in which they are written.
+fn merges_of(model: &Value) -> Result<Vec<(String, String)>> {
+    let of = |merge: &Value| {
+        let pair = match merge {
+            Value::String(text) => text.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
+            Value::Array(two) => match &two[..] {
+                [Value::String(left), Value::String(right)] => Some((left.clone(), right.clone())),
+                _ => None,
+            },
+            _ => None,
+        };
+        pair.ok_or_else(|| refused("model.merges", "two tokens", merge))
+    };
+    model["merges"].as_array().into_iter().flatten().map(of).collect()
+}
+
+/// llama.cpp's name for how a byte-level tokenizer splits words, and what it leaves out.
+fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
+    let (pre, normalizer) = (&tokenizer["pre_tokenizer"], &tokenizer["normalizer"]);
+    let steps = match pre["pretokenizers"].as_array() {
+        Some(steps) => steps.iter().collect(),
+        None => vec![pre],
+    };
+    let unknown = || {
+        let names: Vec<&str> = SPLITTERS.iter().map(|of| of.names[0]).collect();
+        refused("pre_tokenizer", &format!("as one of {}", names.join(", ")), pre)
+    };
+    let (mut digits, mut pattern, mut bytes) = (false, None, None);
+    for step in steps {
+        match step["type"].as_str() {
+            Some("Digits") if step["individual_digits"] == true && pattern.is_none() && bytes.is_none() => {
+                digits = true
+            }
+            Some("Split")
+                if step["behavior"] == "Isolated" && step["invert"] != true && pattern.is_none() && bytes.is_none() =>
+            {
+                pattern = Some(step["pattern"]["Regex"].as_str().ok_or_else(unknown)?);
+            }
+            Some("ByteLevel") if step["add_prefix_space"] != true && bytes.is_none() => {
+                bytes = Some(step["use_regex"] != false);
+            }
+            _ => return Err(unknown()),
+        }
+    }
+    let ignore = tokenizer["model"]["ignore_merges"] == true;
+    let alike = |of: &&super::splitter::Splitter| {
+        of.pattern == pattern && of.digits == digits && of.ignore_merges == ignore && bytes == Some(pattern.is_none())
+    };
+    let composes = normalizer["type"] == "NFC";
+    if !normalizer.is_null() && !composes {
+        return Err(refused("normalizer", "null or NFC", normalizer));
+    }
+    let found = SPLITTERS.iter().find(|of| alike(of) && of.nfc == composes).or_else(|| SPLITTERS.iter().find(alike));
+    let note = "llama.cpp does not compose characters (the tokenizer's NFC): it tokenises texts that are not composed otherwise";
+    found.map(|of| (of.names[0], composes.then(|| note.to_owned()))).ok_or_else(unknown)
+}
+
+/// Whether a SentencePiece tokenizer puts a space before a text.
+fn space_prefix(tokenizer: &Value) -> Result<bool> {
+    let (normalizer, pre) = (&tokenizer["normalizer"], &tokenizer["pre_tokenizer"]);
+    let steps: Vec<&Value> = match normalizer["normalizers"].as_array() {
+        Some(steps) => steps.iter().collect(),
+        None if normalizer.is_null() => Vec::new(),
+        None => vec![normalizer],
+    };
+    let (mut prefix, mut spaces) = (false, false);
+    for step in steps {
+        match step["type"].as_str() {
+            Some("Prepend") if step["prepend"] == SPACE && !spaces => prefix = true,
+            Some("Replace") if step["pattern"]["String"] == " " && step["content"] == SPACE => spaces = true,
+            _ => return Err(refused("normalizer", "a prefix ▁, and ▁ for spaces", normalizer)),
+        }
+    }
+    match pre["type"].as_str() {
+        None if spaces => Ok(prefix),
+        // Without `split` a whole text is merged, as SentencePiece does.
+        Some("Metaspace") if !spaces && pre["split"] == false && pre["replacement"] == SPACE => {
+            match pre["prepend_scheme"].as_str() {
+                Some("first" | "always") => Ok(true),
+                Some("never") => Ok(false),
+                _ => Err(refused("pre_tokenizer", "a prepend_scheme first or never", pre)),
+            }
+        }
+        _ => Err(refused("pre_tokenizer", "none, or a Metaspace that does not split", pre)),
+    }
+}
+
+/// The tokens that are put before and behind a text.
+fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
+    let processor = &tokenizer["post_processor"];
+    let steps: Vec<&Value> = match processor["processors"].as_array() {
+        Some(steps) => steps.iter().collect(),
+        None if processor.is_null() => Vec::new(),
+        None => vec![processor],
+    };
+    let mut found = [None, None];
+    for step in steps {
+        match step["type"].as_str() {
+            Some("ByteLevel") => {}
+            Some("TemplateProcessing") => {
+                let (mut place, mut fits) = (0, true);
+                for piece in step["single"].as_array().into_iter().flatten() {
+                    match piece["SpecialToken"]["id"].as_str() {
+                        Some(name) => {
+                            let ids = step["special_tokens"][name]["ids"].as_array();
+                            let id = ids.filter(|ids| ids.len() == 1).and_then(|ids| ids[0].as_u64());
+                            let id = id.and_then(|id| u32::try_from(id).ok());
+                            fits &= id.is_some() && found[place].is_none();
+                            found[place] = id;
+                        }
+                        None => {
+                            fits &= place == 0;
+                            place = 1;
+                        }
+                    }
+                }
+                if !fits || place == 0 {
+                    return Err(refused("post_processor", "at most one token before a text and one behind it", step));
+                }
+            }
+            _ => return Err(refused("post_processor", "a TemplateProcessing", step)),
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,298 @@
+//! GGUF files, as llama.cpp keeps models: what the header says, read by candle and held against the length of the file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::{GgmlDType, ggml_file};
+
+use super::{caught, regular};
+use crate::error::{Error, Result};
+
+/// Bytes of a header. The largest of real ones, with half a million merges, has 20 MB; each of its values takes up to 32 times
+/// its bytes in memory.
+const MOST_HEADER: u64 = 1 << 25;
+/// Types of numbers that are read.
+pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
+
+/// Whether a path is that of a GGUF file, by its name.
+pub fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|of| of.eq_ignore_ascii_case("gguf")) && !path.is_dir()
+}
+
+/// A tensor of a GGUF file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GgufTensor {
+    pub dtype: GgmlDType,
+    /// Rows first, as everywhere here: the file has them the other way round.
+    pub shape: Vec<usize>,
+    /// Its bytes, from the beginning of the file.
+    pub start: u64,
+    pub bytes: u64,
+}
+
+/// The header of a GGUF file.
+pub struct Gguf {
+    pub path: PathBuf,
+    pub tensors: BTreeMap<String, GgufTensor>,
+    metadata: HashMap<String, Value>,
+}
+
+impl Gguf {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// A file that is no GGUF, is truncated or damaged, is one of several parts, or has a tensor of a type that is not read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut file = regular::open(path)?;
+        Self::read(path, &mut file)
+    }
+
+    /// Reads the header of a file that is open.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn read(path: &Path, file: &mut File) -> Result<Self> {
+        let io = |error: std::io::Error| Error::io("read", path, &error);
+        let length = file.metadata().map_err(io)?.len();
+        let mut head = Vec::new();
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        file.take(MOST_HEADER).read_to_end(&mut head).map_err(io)?;
+        let damaged = |found: String| {
+            Error::bad_input("the GGUF file cannot be read")
+                .at(path.display().to_string())
+                .expected(format!("a whole GGUF file of version 1 to 3, its tensors {TYPES}"))
+                .found(found)
+                .hint("fetch the file again; other types can be converted by llama.cpp's llama-quantize")
+        };
+        // The number of tensors, as the file says: a name that stands there twice would be one of them here.
+        let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
+        let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
+            .map_err(|panic| damaged(format!("a panic of its reader: {panic}")))?
+            .map_err(|error| damaged(first_line(&error.to_string())))?;
+        if !old && count != Some(content.tensor_infos.len() as u64) {
+            return Err(damaged("two tensors of one name".to_owned()));
+        }
+        let mut tensors = BTreeMap::new();
+        for (name, info) in content.tensor_infos {
+            let (dtype, shape) = (info.ggml_dtype, info.shape.dims().to_vec());
+            if matches!(dtype, GgmlDType::Q8_1 | GgmlDType::Q8K) {
+                return Err(damaged(format!("tensor {name} of type {dtype:?}")));
+            }
+            let wrong = || damaged(format!("tensor {name} of shape {shape:?}, type {dtype:?}"));
+            let numbers = shape.iter().try_fold(1_usize, |all, &side| all.checked_mul(side)).ok_or_else(wrong)?;
+            let (block, row) = (dtype.block_size(), shape.last().copied().unwrap_or(1));
+            if numbers == 0 || row % block != 0 {
+                return Err(wrong());
+            }
+            let bytes = (numbers / block).checked_mul(dtype.type_size()).ok_or_else(wrong)? as u64;
+            let start = content.tensor_data_offset.saturating_add(info.offset);
+            if start.saturating_add(bytes) > length {
+                return Err(damaged(format!(
+                    "{length} bytes, where tensor {name} ends at byte {}",
+                    start.saturating_add(bytes)
+                )));
+            }
+            tensors.insert(name, GgufTensor { dtype, shape, start, bytes });
+        }
+        let header = Self { path: path.to_owned(), tensors, metadata: content.metadata };
+        match header.count("split.count")? {
+            None | Some(0 | 1) => Ok(header),
+            Some(parts) => Err(Error::bad_input("the GGUF file is one of several parts")
+                .at(header.place("split.count"))
+                .expected("a model in one file")
+                .found(format!("{parts} parts"))
+                .hint("llama.cpp's llama-gguf-split --merge makes one file of them")),
+        }
+    }
+
+    /// An entry of the header, for messages.
+    pub fn place(&self, key: &str) -> String {
+        format!("{}, {key}", self.path.display())
+    }
+
+    /// All names of entries, in their order.
+    pub fn keys(&self) -> Vec<&str> {
+        let mut keys: Vec<&str> = self.metadata.keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// An entry as a message shows it.
+    pub fn shown(&self, key: &str) -> String {
+        match self.metadata.get(key) {
+            None => "nothing".to_owned(),
+            Some(Value::Array(list)) => format!("a list of {}", list.len()),
+            Some(value) => scalar(value),
+        }
+    }
+
+    fn wrong(&self, key: &str, expected: &str) -> Error {
+        Error::bad_input("a missing or mistyped entry of a GGUF file")
+            .at(self.place(key))
+            .expected(expected)
+            .found(self.shown(key))
+    }
+
+    fn typed<'a, T>(&'a self, key: &str, expected: &str, of: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        self.metadata.get(key).map(|value| of(value).ok_or_else(|| self.wrong(key, expected))).transpose()
+    }
+
+    /// A whole number of any width; where the file has one for each layer, the one that all have.
+    ///
+    /// # Errors
+    /// Another type, or layers that differ.
+    pub fn count(&self, key: &str) -> Result<Option<u64>> {
+        self.typed(key, "a whole number, the same for each layer", |value| match value {
+            Value::Array(list) => {
+                let first = whole(list.first()?)?;
+                list.iter().all(|of| whole(of) == Some(first)).then_some(first)
+            }
+            value => whole(value),
+        })
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn number(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(key, "a number", real)
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn text(&self, key: &str) -> Result<Option<&str>> {
+        self.typed(key, "a text", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
+    }
+
+    /// A switch.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.typed(key, "true or false", |value| if let Value::Bool(on) = value { Some(*on) } else { None })
+    }
+
+    /// A list of texts.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
+        let text = |value| if let &Value::String(ref text) = value { Some(text.as_str()) } else { None };
+        self.typed(key, "a list of texts", |value| match value {
+            Value::Array(list) => list.iter().map(text).collect(),
+            _ => None,
+        })
+    }
+
+    /// A list of numbers.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        self.typed(key, "a list of numbers", |value| match value {
+            Value::Array(list) => list.iter().map(real).collect(),
+            _ => None,
+        })
+    }
+
+    /// All numbers of a small tensor; none where there is none of that name.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn values(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
+        let io = |error: std::io::Error| Error::io("read", &self.path, &error);
+        let mut file = regular::open(&self.path)?;
+        file.seek(SeekFrom::Start(tensor.start)).map_err(io)?;
+        let mut blocks = Blocks::new(tensor.dtype, tensor.shape.iter().product());
+        file.read_exact(blocks.bytes()).map_err(io)?;
+        blocks.values().map(Some)
+    }
+}
+
+impl std::fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gguf({}, {} tensors)", self.path.display(), self.tensors.len())
+    }
+}
+
+/// Room for the bytes of some blocks, where each type's blocks may stand.
+pub struct Blocks {
+    dtype: GgmlDType,
+    numbers: usize,
+    room: Vec<u64>,
+}
+
+impl Blocks {
+    /// For so many numbers, a multiple of the block.
+    pub fn new(dtype: GgmlDType, numbers: usize) -> Self {
+        let bytes = numbers.div_ceil(dtype.block_size()) * dtype.type_size();
+        Self { dtype, numbers, room: vec![0; bytes.div_ceil(size_of::<u64>())] }
+    }
+
+    /// The bytes, to be filled.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let bytes = self.numbers.div_ceil(self.dtype.block_size()) * self.dtype.type_size();
+        &mut bytemuck::cast_slice_mut(&mut self.room)[..bytes]
+    }
+
+    /// The numbers that they stand for.
+    ///
+    /// # Errors
+    /// A type that candle does not read.
+    pub fn values(&mut self) -> Result<Vec<f32>> {
+        let (dtype, numbers) = (self.dtype, self.numbers);
+        let tensor = ggml_file::qtensor_from_ggml(dtype, self.bytes(), vec![numbers], &candle_core::Device::Cpu);
+        let values = tensor.and_then(|of| of.dequantize(&candle_core::Device::Cpu)?.to_vec1());
+        values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error.to_string()))
+    }
+}
+
+fn whole(value: &Value) -> Option<u64> {
+    match *value {
+        Value::U8(n) => Some(n.into()),
+        Value::U16(n) => Some(n.into()),
+        Value::U32(n) => Some(n.into()),
+        Value::U64(n) => Some(n),
+        Value::I8(n) => n.try_into().ok(),
+        Value::I16(n) => n.try_into().ok(),
+        Value::I32(n) => n.try_into().ok(),
+        Value::I64(n) => n.try_into().ok(),
+        _ => None,
+    }
+}
+
+fn real(value: &Value) -> Option<f64> {
+    match *value {
+        Value::F32(n) => Some(n.into()),
+        Value::F64(n) => Some(n),
+        Value::I8(n) => Some(n.into()),
+        Value::I16(n) => Some(n.into()),
+        Value::I32(n) => Some(n.into()),
+        ref value => whole(value).map(|n| n as f64),
+    }
+}
+
+fn scalar(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => format!("`{text}`"),
+        Value::Bool(on) => on.to_string(),
+        value => real(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
+    };
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// candle's errors may have a backtrace below.
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,166 @@
+//! What a GGUF file begins with, version 3: entries, names and places of tensors.
+
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Value;
+
+use crate::error::{Error, Result};
+
+/// Where tensors begin: at multiples of it.
+const ALIGNMENT: usize = 32;
+
+/// A tensor that is to be written: its name, type, and shape, rows first.
+pub struct GgufInfo {
+    pub name: String,
+    pub dtype: GgmlDType,
+    pub shape: Vec<usize>,
+}
+
+impl GgufInfo {
+    /// Of its numbers, as they are stored.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() / self.dtype.block_size() * self.dtype.type_size()
+    }
+}
+
+/// The bytes before the first tensor. Tensors follow in their order, each with [`padding`] behind it.
+///
+/// # Errors
+/// A list of unlike values, which the format has no place for.
+pub fn header(entries: &[(String, Value)], tensors: &[GgufInfo]) -> Result<Vec<u8>> {
+    let mut out = b"GGUF".to_vec();
+    out.extend(3_u32.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend((entries.len() as u64).to_le_bytes());
+    for (key, value) in entries {
+        text(&mut out, key);
+        let unlike = || Error::job("an entry of a GGUF file cannot be written").at(key.clone());
+        out.extend(kind(value).to_le_bytes());
+        put(&mut out, value).ok_or_else(unlike)?;
+    }
+    let mut offset = 0;
+    for info in tensors {
+        text(&mut out, &info.name);
+        out.extend((info.shape.len() as u32).to_le_bytes());
+        info.shape.iter().rev().for_each(|&side| out.extend((side as u64).to_le_bytes()));
+        out.extend(number(info.dtype).to_le_bytes());
+        out.extend((offset as u64).to_le_bytes());
+        offset += info.bytes() + padding(info.bytes());
+    }
+    out.resize(out.len() + padding(out.len()), 0);
+    Ok(out)
+}
+
+/// Bytes of nothing behind so many.
+pub fn padding(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT) - bytes
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn put(out: &mut Vec<u8>, value: &Value) -> Option<()> {
+    match value {
+        Value::U8(n) => out.push(*n),
+        Value::I8(n) => out.extend(n.to_le_bytes()),
+        Value::U16(n) => out.extend(n.to_le_bytes()),
+        Value::I16(n) => out.extend(n.to_le_bytes()),
+        Value::U32(n) => out.extend(n.to_le_bytes()),
+        Value::I32(n) => out.extend(n.to_le_bytes()),
+        Value::U64(n) => out.extend(n.to_le_bytes()),
+        Value::I64(n) => out.extend(n.to_le_bytes()),
+        Value::F32(n) => out.extend(n.to_le_bytes()),
+        Value::F64(n) => out.extend(n.to_le_bytes()),
+        Value::Bool(on) => out.push((*on).into()),
+        Value::String(of) => text(out, of),
+        Value::Array(list) => {
+            let of = list.first().map_or(8, kind);
+            out.extend(of.to_le_bytes());
+            out.extend((list.len() as u64).to_le_bytes());
+            for value in list {
+                (kind(value) == of).then(|| put(out, value))??;
+            }
+        }
+    }
+    Some(())
+}
+
+/// A type of entries, as the format numbers it.
+fn kind(value: &Value) -> u32 {
+    match value {
+        Value::U8(_) => 0,
+        Value::I8(_) => 1,
+        Value::U16(_) => 2,
+        Value::I16(_) => 3,
+        Value::U32(_) => 4,
+        Value::I32(_) => 5,
+        Value::F32(_) => 6,
+        Value::Bool(_) => 7,
+        Value::String(_) => 8,
+        Value::Array(_) => 9,
+        Value::U64(_) => 10,
+        Value::I64(_) => 11,
+        Value::F64(_) => 12,
+    }
+}
+
+/// A type of tensors, as the format numbers it (ggml.h).
+fn number(dtype: GgmlDType) -> u32 {
+    match dtype {
+        GgmlDType::F32 => 0,
+        GgmlDType::F16 => 1,
+        GgmlDType::Q4_0 => 2,
+        GgmlDType::Q4_1 => 3,
+        GgmlDType::Q5_0 => 6,
+        GgmlDType::Q5_1 => 7,
+        GgmlDType::Q8_0 => 8,
+        GgmlDType::Q8_1 => 9,
+        GgmlDType::Q2K => 10,
+        GgmlDType::Q3K => 11,
+        GgmlDType::Q4K => 12,
+        GgmlDType::Q5K => 13,
+        GgmlDType::Q6K => 14,
+        GgmlDType::Q8K => 15,
+        GgmlDType::BF16 => 30,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::gguf::Gguf;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let entries = vec![
+            ("a".to_owned(), Value::U32(7)),
+            ("b".to_owned(), Value::F32(0.5)),
+            ("c".to_owned(), Value::String("Ġt".into())),
+            ("d".to_owned(), Value::Array(vec![Value::String("x".into()), Value::String(String::new())])),
+            ("e".to_owned(), Value::Bool(true)),
+            ("f".to_owned(), Value::Array(vec![Value::I32(-1), Value::I32(3)])),
+        ];
+        let tensors = vec![
+            GgufInfo { name: "w".into(), dtype: GgmlDType::F16, shape: vec![3, 5] },
+            GgufInfo { name: "v".into(), dtype: GgmlDType::Q8_0, shape: vec![2, 32] },
+        ];
+        let mut bytes = header(&entries, &tensors).unwrap();
+        let start = bytes.len();
+        for of in &tensors {
+            bytes.resize(bytes.len() + of.bytes() + padding(of.bytes()), 0);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        std::fs::write(&path, &bytes).unwrap();
+        let read = Gguf::open(&path).unwrap();
+        assert_eq!((read.count("a").unwrap(), read.number("b").unwrap()), (Some(7), Some(0.5)));
+        assert_eq!((read.text("c").unwrap(), read.texts("d").unwrap()), (Some("Ġt"), Some(vec!["x", ""])));
+        assert_eq!((read.flag("e").unwrap(), read.numbers("f").unwrap()), (Some(true), Some(vec![-1.0, 3.0])));
+        let w = &read.tensors["w"];
+        assert_eq!((w.start as usize, w.bytes, &w.shape[..]), (start, 30, &[3, 5][..]));
+        assert_eq!((read.tensors["v"].start as usize, read.tensors["v"].bytes), (start + 32, 68));
+        std::fs::write(&path, &bytes[..start + 90]).unwrap();
+        assert!(Gguf::open(&path).unwrap_err().to_string().contains("tensor v"));
+    }
+}

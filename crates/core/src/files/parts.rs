@@ -1,0 +1,50 @@
+//! Where the parts of a backbone lie: in a folder, as Hugging Face's tools write it, or in one GGUF file.
+
+use std::path::{Path, PathBuf};
+
+use super::gguf::is_gguf;
+
+/// The file that says what it is.
+pub fn config(backbone: &Path) -> PathBuf {
+    if is_gguf(backbone) { backbone.to_owned() } else { backbone.join("config.json") }
+}
+
+/// The file with its tokenizer. Beside a GGUF file a `tokenizer.json` comes before what is in the file, which does not hold all
+/// that a tokenizer does.
+pub fn tokenizer(backbone: &Path) -> PathBuf {
+    match beside(backbone, "tokenizer.json") {
+        file if is_gguf(backbone) && !file.is_file() => backbone.to_owned(),
+        file => file,
+    }
+}
+
+/// A file of a backbone's folder, or of the one that a GGUF file lies in.
+pub fn beside(backbone: &Path, name: &str) -> PathBuf {
+    match backbone.parent() {
+        Some(folder) if is_gguf(backbone) => folder.join(name),
+        _ => backbone.join(name),
+    }
+}
+
+/// Whether a path may be a backbone's.
+pub fn is_backbone(path: &Path) -> bool {
+    path.is_dir() || is_gguf(path) && path.is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gguf_file_has_its_own_tokenizer_unless_one_lies_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("m.GGUF");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!((config(&file), tokenizer(&file)), (file.clone(), file.clone()));
+        std::fs::write(folder.path().join("tokenizer.json"), "").unwrap();
+        assert_eq!(tokenizer(&file), folder.path().join("tokenizer.json"));
+        assert_eq!(tokenizer(folder.path()), folder.path().join("tokenizer.json"));
+        assert_eq!(config(folder.path()), folder.path().join("config.json"));
+        assert!(is_backbone(&file) && is_backbone(folder.path()) && !is_backbone(&folder.path().join("none.gguf")));
+    }
+}

@@ -1,0 +1,323 @@
+//! A backbone in a GGUF file: its config and its tensors under the names that Hugging Face's folders have.
+//!
+//! Keys and names are those that llama.cpp's converter writes (`conversion/base.py`, `gguf-py/gguf/constants.py`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::quantized::GgmlDType;
+use safetensors::Dtype;
+use serde_json::{Map, Value, json};
+
+use super::architecture::{ARCHITECTURES, Architecture, GgufForm};
+use super::held::{Held, TensorInfo};
+use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
+use crate::error::{Error, Result};
+use crate::files::gguf::Gguf;
+
+/// Divisors of the rotary frequencies (`llama3`), the only tensor that the config is read from.
+pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// Names of tensors that stand outside the layers.
+const GLOBAL: [(&str, &str); 3] =
+    [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
+/// Parts of a layer that every architecture calls alike. Norms of layers are called by their place.
+const PARTS: [(&str, &str); 9] = [
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+/// The norms of a layer, in the order of [`Architecture::norms`].
+const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
+/// Entries of an architecture that nothing more is computed from, or only where they have another value than this.
+const NEUTRAL: [(&str, &[&str]); 9] = [
+    ("vocab_size", &[]),
+    ("rope.scaling.finetuned", &[]),
+    ("attention.causal", &["true"]),
+    ("use_parallel_residual", &["false"]),
+    ("attention.sliding_window", &["0"]),
+    ("expert_count", &["0"]),
+    ("expert_used_count", &["0"]),
+    ("attention.clamp_kqv", &["0"]),
+    ("logit_scale", &["0", "1"]),
+];
+
+/// The architecture of a file, with the form of its files.
+fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
+    let name = file.text("general.architecture")?;
+    let known = || ARCHITECTURES.iter().filter_map(|of| Some((of, of.gguf?)));
+    known().find(|(_, form)| Some(form.name) == name).ok_or_else(|| {
+        let mut names: Vec<&str> = known().map(|(_, form)| form.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        Error::bad_input("unknown architecture of a GGUF file")
+            .at(file.place("general.architecture"))
+            .expected(names.join(", "))
+            .found(file.shown("general.architecture"))
+            .hint("only these decoders are computed faithfully from GGUF files")
+    })
+}
+
+/// What a layer's part is called in the files of an architecture.
+fn part_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
+    let of_norm = |place: usize| NORMS[place];
+    let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(of_norm);
+    norm.or_else(|| PARTS.iter().find(|(_, of)| *of == part).map(|(name, _)| *name))
+}
+
+/// What a tensor of a Hugging Face folder is called in a GGUF file of an architecture.
+pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<String> {
+    if let Some((name, _)) = GLOBAL.iter().find(|(_, of)| *of == tensor) {
+        return Some((*name).to_owned());
+    }
+    let (layer, part) = tensor.strip_prefix("model.layers.")?.split_once('.')?;
+    let (part, kind) = part.rsplit_once('.')?;
+    Some(format!("blk.{layer}.{}.{kind}", part_name(architecture, part)?))
+}
+
+/// The other way round.
+fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
+    if let Some((_, name)) = GLOBAL.iter().find(|(of, _)| *of == tensor) {
+        return Some((*name).to_owned());
+    }
+    let (layer, rest) = tensor.strip_prefix("blk.")?.split_once('.')?;
+    let (name, kind) = rest.rsplit_once('.')?;
+    layer.parse::<u32>().ok()?;
+    let norm = NORMS.iter().position(|of| *of == name).and_then(|place| architecture.norms[place]);
+    let part = norm.or_else(|| PARTS.iter().find(|(of, _)| *of == name).map(|(_, part)| *part))?;
+    Some(format!("model.layers.{layer}.{part}.{kind}"))
+}
+
+/// Whether the rows of a tensor are those of queries or keys, which an architecture's files may have by turns.
+pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
+    let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
+    form.turns
+        && part.is_some_and(|part| ["self_attn.q_proj", "self_attn.k_proj"].iter().any(|of| part.starts_with(of)))
+}
+
+/// The tensors of a file, by the names that a Hugging Face folder has; those that it does not know keep theirs.
+pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
+    let (architecture, form) = architecture(file)?;
+    let head_dim = head_dim(file, form)? as usize;
+    let mut tensors = BTreeMap::new();
+    for (own, tensor) in file.tensors.iter().filter(|(name, _)| *name != ROPE_FACTORS) {
+        let name = name_in_folder(architecture, own).unwrap_or_else(|| own.clone());
+        let turns = takes_turns(form, &name).then_some(head_dim);
+        let rows = tensor.shape.first().copied().unwrap_or(0);
+        if turns.is_some_and(|of| of == 0 || of % 2 != 0 || rows % of != 0) {
+            return Err(Error::bad_input("the rows of queries or keys are no whole heads")
+                .at(format!("{}, tensor {own}", file.path.display()))
+                .expected(format!("a multiple of {head_dim}, an even number of channels of a head"))
+                .found(format!("{:?}", tensor.shape)));
+        }
+        let held = match tensor.dtype {
+            GgmlDType::F32 => Held::Plain(Dtype::F32),
+            GgmlDType::F16 => Held::Plain(Dtype::F16),
+            GgmlDType::BF16 => Held::Plain(Dtype::BF16),
+            dtype => Held::Blocks(dtype),
+        };
+        let info = TensorInfo { held, shape: tensor.shape.clone(), turns, start: tensor.start, bytes: tensor.bytes };
+        if tensors.insert(name.clone(), info).is_some() {
+            return Err(Error::bad_input("two tensors of a GGUF file are one")
+                .at(file.path.display().to_string())
+                .found(name));
+        }
+    }
+    Ok(tensors)
+}
+
+/// A whole number that the file has to have.
+fn count(file: &Gguf, key: &str) -> Result<u64> {
+    file.count(key)?.ok_or_else(|| {
+        Error::bad_input("a GGUF file lacks an entry").at(file.place(key)).expected("a whole number").found("nothing")
+    })
+}
+
+fn head_dim(file: &Gguf, form: GgufForm) -> Result<u64> {
+    let key = |name: &str| format!("{}.{name}", form.name);
+    match file.count(&key("attention.key_length"))? {
+        Some(width) => Ok(width),
+        None => Ok(count(file, &key("embedding_length"))? / count(file, &key("attention.head_count"))?.max(1)),
+    }
+}
+
+/// What the `config.json` of such a backbone says.
+///
+/// # Errors
+/// An entry that is missing or mistyped, or that asks for something that the decoder does not compute.
+pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
+    let (architecture, form) = architecture(file)?;
+    let key = |name: &str| format!("{}.{name}", form.name);
+    let missing = |name: &str| {
+        Error::bad_input("a GGUF file lacks an entry").at(file.place(&key(name))).expected("a number").found("nothing")
+    };
+    let heads = count(file, &key("attention.head_count"))?;
+    let head_dim = head_dim(file, form)?;
+    let mut read = vec![
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.layer_norm_rms_epsilon",
+        "attention.key_length",
+        "rope.freq_base",
+    ];
+    // Values are as wide as keys, and all of a head's channels turn.
+    for name in ["attention.value_length", "rope.dimension_count"] {
+        read.push(name);
+        if file.count(&key(name))?.is_some_and(|width| width != head_dim) {
+            return Err(unsupported(file, &key(name), &head_dim.to_string()));
+        }
+    }
+    let embedding = file.tensors.get("token_embd.weight").filter(|of| of.shape.len() == 2);
+    let embedding = embedding.ok_or_else(|| {
+        Error::bad_input("a GGUF file has no embedding")
+            .at(file.path.display().to_string())
+            .expected("a matrix token_embd.weight")
+            .found(format!("{} other tensors", file.tensors.len()))
+    })?;
+    let epsilon = file.number(&key("attention.layer_norm_rms_epsilon"))?;
+    let mut config = Map::new();
+    let mut say = |key: &str, value: Value| config.insert(key.to_owned(), value);
+    say("architectures", json!([architecture.class]));
+    say("model_type", architecture.model_type.into());
+    say("num_hidden_layers", count(file, &key("block_count"))?.into());
+    say("hidden_size", count(file, &key("embedding_length"))?.into());
+    say("intermediate_size", count(file, &key("feed_forward_length"))?.into());
+    say("num_attention_heads", heads.into());
+    say("num_key_value_heads", file.count(&key("attention.head_count_kv"))?.unwrap_or(heads).into());
+    say("head_dim", head_dim.into());
+    say("vocab_size", embedding.shape[0].into());
+    say("rms_norm_eps", json!(single(epsilon.ok_or_else(|| missing("attention.layer_norm_rms_epsilon"))?)));
+    say("max_position_embeddings", file.count(&key("context_length"))?.into());
+    say("rope_theta", json!(file.number(&key("rope.freq_base"))?.map_or(10_000.0, single)));
+    say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
+    for (of, name) in [("bos", "bos_token_id"), ("eos", "eos_token_id")] {
+        say(name, file.count(&format!("tokenizer.ggml.{of}_token_id"))?.into());
+    }
+    // llama.cpp knows no windows in these architectures.
+    say("sliding_window", Value::Null);
+    if let Some(scaling) = scaling(file, form, head_dim, &mut read)? {
+        say("rope_scaling", scaling);
+    }
+    for key in file.keys() {
+        let Some(name) = key.strip_prefix(form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
+        if read.contains(&name) {
+            continue;
+        }
+        match NEUTRAL.iter().find(|(of, _)| *of == name) {
+            Some((_, values)) if values.is_empty() || values.contains(&file.shown(key).as_str()) => {}
+            Some((_, values)) => return Err(unsupported(file, key, &values.join(" or "))),
+            None => return Err(unsupported(file, key, "no such entry")),
+        }
+    }
+    Ok(config)
+}
+
+/// As [`config`], of a file by its path.
+///
+/// # Errors
+/// As [`config`], and those of [`Gguf::open`].
+pub fn gguf_config(path: &Path) -> Result<Value> {
+    config(&Gguf::open(path)?).map(Value::Object)
+}
+
+/// A number that the file has as f32, as people write it: 0.00001 and not 0.000009999999747378752.
+fn single(value: f64) -> f64 {
+    (value as f32).to_string().parse().unwrap_or(value)
+}
+
+fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
+    Error::bad_input("the GGUF file asks for something that the decoder does not compute")
+        .at(file.place(key))
+        .expected(expected)
+        .found(file.shown(key))
+}
+
+/// How the rotary embedding is stretched.
+fn scaling(file: &Gguf, form: GgufForm, head_dim: u64, read: &mut Vec<&'static str>) -> Result<Option<Value>> {
+    let key = |name: &str| format!("{}.rope.scaling.{name}", form.name);
+    read.extend(["rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length"]);
+    let kind = file.text(&key("type"))?.filter(|kind| *kind != "none");
+    let factor = file.number(&key("factor"))?;
+    let context = file.count(&key("original_context_length"))?;
+    if let Some(divisors) = file.values(ROPE_FACTORS)? {
+        if let Some(kind) = kind {
+            return Err(Error::bad_input("a GGUF file stretches the rotary embedding twice")
+                .at(file.place(ROPE_FACTORS))
+                .expected(format!("no {}", key("type")))
+                .found(format!("`{kind}`")));
+        }
+        if divisors.len() as u64 != head_dim / 2 || divisors.iter().any(|of| !of.is_finite() || *of <= 0.0) {
+            return Err(Error::bad_input("the divisors of the rotary embedding cannot be used")
+                .at(file.place(ROPE_FACTORS))
+                .expected(format!("{} positive numbers", head_dim / 2))
+                .found(format!("{} numbers", divisors.len())));
+        }
+        let theta = file.number(&format!("{}.rope.freq_base", form.name))?.map_or(10_000.0, single);
+        let trained = file.count(&format!("{}.context_length", form.name))?.unwrap_or(0);
+        return Ok(Some(of_divisors(&divisors, theta, trained)));
+    }
+    let context = || context.map_or(Value::Null, Value::from);
+    Ok(match kind {
+        None => None,
+        Some("linear") => Some(json!({"rope_type": "linear", "factor": factor})),
+        Some("yarn") => {
+            read.extend(["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"]);
+            let [fast, slow] = ["yarn_beta_fast", "yarn_beta_slow"].map(|name| file.number(&key(name)));
+            let mut map = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context()});
+            for (name, value) in [("beta_fast", fast?), ("beta_slow", slow?)] {
+                if let Some(value) = value {
+                    map[name] = json!(value);
+                }
+            }
+            Some(map)
+        }
+        Some(_) => return Err(unsupported(file, &key("type"), "none, linear or yarn")),
+    })
+}
+
+/// What `llama3` divides each of `half` frequencies by: factor, low and high frequency factor, original context. The rule of
+/// llama.cpp's converter (`conversion/llama.py`), which is that of transformers.
+pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
+    let of = |i: usize| {
+        let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);
+        if wavelength < context / high {
+            1.0
+        } else if wavelength > context / low {
+            factor
+        } else {
+            let smooth = (context / wavelength - low) / (high - low);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    };
+    (0..half).map(of).collect()
+}
+
+/// The entry that gives these divisors of the frequencies: `llama3` where its rule makes them from what such models have, else
+/// the list itself.
+fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
+    let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
+    // Llama 3's own; a shorter one for small models.
+    let contexts = [8192.0].into_iter().chain((4..20).map(|power| f64::from(1_u32 << power)));
+    for context in contexts {
+        for (low, high) in [(1.0, 4.0), (1.0, 2.0), (1.0, 8.0), (2.0, 4.0)] {
+            let factor = f64::from(largest);
+            let found = divisors_of(theta, divisors.len(), [factor, low, high, context]);
+            let near = |(one, other): (&f32, &f64)| (f64::from(*one) - other).abs() <= 1e-6 * other;
+            if divisors.iter().zip(&found).all(near) {
+                return json!({"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+                    "original_max_position_embeddings": context as u64});
+            }
+        }
+    }
+    json!({"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors, "attention_factor": 1.0,
+        "original_max_position_embeddings": context})
+}

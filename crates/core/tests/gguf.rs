@@ -1,0 +1,306 @@
+//! Backbones in GGUF files: written here by candle's own writer, with rows in llama.cpp's order, and held to the folders that they
+//! were made from.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::gguf_file::{self, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Tensor};
+use common::{fixture, flat, relative_error, tensors};
+use ghostlab_core::corpus::Tokenizer;
+use ghostlab_core::model::{Batch, Config, Engine, Observer, Program, ResidualStream, Trie, content, tensor_hashes};
+
+/// The stream that enters the head, as logits `[tokens, vocab]`.
+fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
+    #[derive(Default)]
+    struct Last(Vec<f32>);
+    impl Observer<dyn ResidualStream> for Last {
+        fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> ghostlab_core::error::Result<()> {
+            self.0 = stream.unwrap().rows()?.values()?.to_vec();
+            Ok(())
+        }
+    }
+    let batch = Batch::windows(ids.iter().map(Vec::as_slice));
+    let mut last = Last::default();
+    engine.run(&Trie::new(&[Program::trunk(engine.config().layers)]), &batch, &mut last).unwrap();
+    let rows: Vec<usize> = (0..batch.tokens()).collect();
+    engine.logits(&last.0, &rows).unwrap().values().unwrap().iter().map(|&v| v.into()).collect()
+}
+
+/// llama.cpp's `LlamaModel.permute`: rows `(heads, 2, D/2)` as `(heads, D/2, 2)`.
+fn permuted(x: &Tensor, head_dim: usize) -> Tensor {
+    let (rows, rest) = (x.dim(0).unwrap(), x.elem_count() / x.dim(0).unwrap());
+    let by_halves = x.reshape((rows / head_dim, 2, head_dim / 2, rest)).unwrap();
+    by_halves.transpose(1, 2).unwrap().contiguous().unwrap().reshape(x.shape()).unwrap()
+}
+
+/// Names as `gguf-py` has them.
+fn name(tensor: &str, olmo: bool) -> String {
+    let Some((layer, part)) = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
+        return match tensor {
+            "model.embed_tokens.weight" => "token_embd.weight",
+            "model.norm.weight" => "output_norm.weight",
+            "lm_head.weight" => "output.weight",
+            other => panic!("{other}"),
+        }
+        .to_owned();
+    };
+    let (part, kind) = part.rsplit_once('.').unwrap();
+    let part = match part {
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
+        "input_layernorm" => "attn_norm",
+        "post_attention_layernorm" if olmo => "post_attention_norm",
+        "post_attention_layernorm" => "ffn_norm",
+        "post_feedforward_layernorm" => "post_ffw_norm",
+        other => panic!("{other}"),
+    };
+    format!("blk.{layer}.{part}.{kind}")
+}
+
+/// A folder's backbone as a GGUF file, its matrices in `dtype` where their rows are whole blocks; and the weights that it then holds,
+/// in a folder beside it.
+fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
+    let config = Config::read(from).unwrap();
+    let class = config.architecture.class;
+    let arch = match class {
+        "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
+        "Qwen2ForCausalLM" => "qwen2",
+        "Qwen3ForCausalLM" => "qwen3",
+        other => {
+            if other == "Olmo2ForCausalLM" {
+                "olmo2"
+            } else {
+                panic!("{other}")
+            }
+        }
+    };
+    let cpu = Device::Cpu;
+    let (mut rounded, mut written) = (std::collections::HashMap::new(), Vec::new());
+    for (tensor, values) in tensors(&from.join("model.safetensors")) {
+        let values = values.to_dtype(DType::F32).unwrap();
+        let matrix = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
+        let turned = ["q_proj", "k_proj"].iter().any(|of| tensor.contains(of)) && arch == "llama";
+        let own = if turned { permuted(&values, config.head_dim) } else { values };
+        let quantised = QTensor::quantize(&own, if matrix { dtype } else { GgmlDType::F32 }).unwrap();
+        let back = quantised.dequantize(&cpu).unwrap();
+        // The inverse: rows (heads, D/2, 2) as (heads, 2, D/2).
+        let back = match turned {
+            true => {
+                let (rows, rest) = (back.dim(0).unwrap(), back.elem_count() / back.dim(0).unwrap());
+                let pairs = back.reshape((rows / config.head_dim, config.head_dim / 2, 2, rest)).unwrap();
+                pairs.transpose(1, 2).unwrap().contiguous().unwrap().reshape(back.shape()).unwrap()
+            }
+            false => back,
+        };
+        rounded.insert(tensor.clone(), back);
+        written.push((name(&tensor, arch == "olmo2"), quantised));
+    }
+    if let Some(of) = config.rope.scaling {
+        // conversion/llama.py
+        let factors = (0..config.head_dim / 2).map(|i| {
+            let frequency = config.rope.theta.powf(-2.0 * i as f64 / config.head_dim as f64);
+            let wavelength = std::f64::consts::TAU / frequency;
+            let (low, high) = (of.low_freq_factor, of.high_freq_factor);
+            let context = of.original_max_position_embeddings;
+            if wavelength < context / high {
+                1.0
+            } else if wavelength > context / low {
+                of.factor as f32
+            } else {
+                let smooth = (context / wavelength - low) / (high - low);
+                (1.0 / ((1.0 - smooth) / of.factor + smooth)) as f32
+            }
+        });
+        let factors = Tensor::from_vec(factors.collect::<Vec<_>>(), config.head_dim / 2, &cpu).unwrap();
+        written.push(("rope_freqs.weight".to_owned(), QTensor::quantize(&factors, GgmlDType::F32).unwrap()));
+    }
+    let count = |n: usize| Value::U32(n as u32);
+    let mut entries: Vec<(String, Value)> = [
+        ("block_count", count(config.layers)),
+        ("context_length", count(config.max_positions.unwrap())),
+        ("embedding_length", count(config.hidden)),
+        ("feed_forward_length", count(config.intermediate)),
+        ("attention.head_count", count(config.heads)),
+        ("attention.head_count_kv", count(config.kv_heads)),
+        ("attention.key_length", count(config.head_dim)),
+        ("attention.layer_norm_rms_epsilon", Value::F32(config.norm_eps)),
+        ("rope.freq_base", Value::F32(config.rope.theta as f32)),
+    ]
+    .into_iter()
+    .map(|(key, value)| (format!("{arch}.{key}"), value))
+    .collect();
+    entries.push(("general.architecture".to_owned(), Value::String(arch.to_owned())));
+    entries.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    let entries: Vec<(&str, &Value)> = entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let written: Vec<(&str, &QTensor)> = written.iter().map(|(name, of)| (name.as_str(), of)).collect();
+    let path = to.join("model.gguf");
+    gguf_file::write(&mut fs::File::create(&path).unwrap(), &entries, &written).unwrap();
+    let beside = to.join("rounded");
+    fs::create_dir_all(&beside).unwrap();
+    // llama.cpp has no windows in these architectures, so that the file has none.
+    let mut own = common::json(&from.join("config.json"));
+    if !config.windows.iter().all(Option::is_none) {
+        own["use_sliding_window"] = false.into();
+        own["layer_types"] = serde_json::Value::Null;
+    }
+    fs::write(beside.join("config.json"), own.to_string()).unwrap();
+    candle_core::safetensors::save(&rounded, beside.join("model.safetensors")).unwrap();
+    path
+}
+
+fn ids(name: &str) -> Vec<Vec<u32>> {
+    let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
+    ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
+}
+
+#[test]
+fn each_architecture_in_a_gguf_file_is_the_backbone_of_its_folder() {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
+        for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q4_0] {
+            let temp = tempfile::tempdir().unwrap();
+            let file = write(&fixture(&format!("arch/{name}")), temp.path(), dtype, &[]);
+            let (from_file, from_folder) = (common::engines(&file), common::engines(&temp.path().join("rounded")));
+            for (ours, theirs) in from_file.iter().zip(&from_folder) {
+                assert_eq!(
+                    logits(&**ours, &ids(name)),
+                    logits(&**theirs, &ids(name)),
+                    "{name} {dtype:?} {}",
+                    ours.id().name
+                );
+            }
+            if dtype == GgmlDType::F32 && name != "qwen2" {
+                let expected = flat(&tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["logits"]);
+                let error = relative_error(&logits(&*from_file[0], &ids(name)), &expected);
+                assert!(error <= 1e-5, "{name}: {error:e}");
+            }
+        }
+    }
+}
+
+/// Rows of 256 numbers and more, which the wide blocks need.
+#[test]
+fn wide_blocks_are_read_as_candle_reads_them() {
+    let Some(real) = common::shared("real/backbone") else { return };
+    let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
+    for dtype in [GgmlDType::Q4K, GgmlDType::Q5K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q5_0] {
+        let temp = tempfile::tempdir().unwrap();
+        let file = write(&real, temp.path(), dtype, &[]);
+        let [ours, theirs] = [&file, &temp.path().join("rounded")].map(|of| logits(&*common::engines(of)[0], &ids));
+        assert_eq!(ours, theirs, "{dtype:?}");
+    }
+}
+
+#[test]
+fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
+    let of = |path: &Path| content(&Config::read(path).unwrap(), path, tensor_hashes).unwrap();
+    let [one, two, three] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
+    let from = fixture("arch/qwen3");
+    let plain = of(&write(&from, one.path(), GgmlDType::F32, &[]));
+    let named = of(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
+    assert_eq!(plain, named, "what nothing is computed from");
+    assert_ne!(plain, of(&write(&from, three.path(), GgmlDType::F16, &[])));
+    // Numbers as they are, in rows as they are: the same backbone as in the folder.
+    assert_eq!(plain, of(&one.path().join("rounded")));
+    let turned = tempfile::tempdir().unwrap();
+    let file = write(&fixture("arch/llama-gqa"), turned.path(), GgmlDType::F32, &[]);
+    assert_ne!(of(&file), of(&turned.path().join("rounded")), "rows by turns are other bytes");
+}
+
+#[test]
+fn what_a_file_asks_for_and_is_not_computed_is_refused_by_key_and_value() {
+    for (key, value, found) in [
+        ("qwen2.attention.sliding_window", Value::U32(16), "16"),
+        ("qwen2.expert_count", Value::U32(8), "8"),
+        ("qwen2.rope.dimension_count", Value::U32(4), "4"),
+        ("qwen2.attention.scale", Value::F32(0.5), "0.5"),
+        ("qwen2.rope.scaling.type", Value::String("spiral".into()), "spiral"),
+        ("split.count", Value::U16(2), "2 parts"),
+        ("qwen2.block_count", Value::U32(3), "model.layers.3"),
+        ("qwen2.block_count", Value::String("four".into()), "four"),
+        ("general.architecture", Value::String("bert".into()), "bert"),
+    ] {
+        let temp = tempfile::tempdir().unwrap();
+        let path = write(&fixture("arch/qwen2"), temp.path(), GgmlDType::F32, &[(key, value)]);
+        let error = Config::read(&path).and_then(|config| ghostlab_core::model::check_weights(&config, &path));
+        let error = error.unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let text = error.to_string();
+        assert!(text.contains(found) && text.contains("model.gguf"), "{key}: {text}");
+    }
+}
+
+/// A tokenizer of the embedded backbones, under each of llama.cpp's names for how words are split, and SentencePiece's.
+#[test]
+fn a_tokenizer_comes_back_out_of_the_entries_that_it_is_written_as() {
+    use ghostlab_core::corpus::to_gguf;
+    let own = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
+    let mut lines = lines();
+    lines.extend(
+        ["", " ", "a  b\n\n c", "don't 12345 I'LL x\u{301}é\u{1F600}", "<|endoftext|>x", "\t\r\n tab"]
+            .map(str::to_owned),
+    );
+    let bytes = |regex: bool| serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
+    let sequence = |first: serde_json::Value, regex: bool| serde_json::json!({"type": "Sequence", "pretokenizers": [first, bytes(regex)]});
+    let digits = serde_json::json!({"type": "Digits", "individual_digits": true});
+    let split = |pattern: &str| serde_json::json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let qwen2 = llama3.replace(r"\p{N}{1,3}", r"\p{N}");
+    for (pre, pre_tokenizer, ignore, nfc) in [
+        ("gpt-2", bytes(true), false, false),
+        ("smollm", sequence(digits, true), false, false),
+        ("llama-bpe", sequence(split(llama3), false), true, false),
+        ("dbrx", sequence(split(llama3), false), false, false),
+        ("qwen2", sequence(split(&qwen2), false), false, true),
+    ] {
+        let mut description = own.clone();
+        description["pre_tokenizer"] = pre_tokenizer;
+        description["model"]["ignore_merges"] = ignore.into();
+        if nfc {
+            description["normalizer"] = serde_json::json!({"type": "NFC"});
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let json = temp.path().join("tokenizer.json");
+        fs::write(&json, description.to_string()).unwrap();
+        let written = to_gguf(&description, 2060, &[("bos", Some(0)), ("eos", Some(0))]).unwrap();
+        assert_eq!(written.notes.len(), usize::from(nfc), "{:?}", written.notes);
+        let said = written.entries.iter().find(|(key, _)| key == "tokenizer.ggml.pre").unwrap();
+        assert_eq!(said.1.to_string().unwrap(), pre);
+        let entries: Vec<(&str, &Value)> = written.entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        let gguf = temp.path().join("t.gguf");
+        gguf_file::write(&mut fs::File::create(&gguf).unwrap(), &entries, &[]).unwrap();
+        let [one, two] = [&json, &gguf].map(|path| Tokenizer::load(path).unwrap());
+        for line in &lines {
+            assert_eq!(one.encode(line).unwrap(), two.encode(line).unwrap(), "{pre}: {line:?}");
+        }
+        let tokens = one.encode(&lines[3]).unwrap();
+        assert_eq!(one.decode_all(&tokens, false).unwrap(), two.decode_all(&tokens, false).unwrap());
+    }
+    assert!(lines.len() > 10_000, "{}", lines.len());
+}
+
+/// Lines of each of the embedded texts.
+fn lines() -> Vec<String> {
+    use ghostlab_core::corpus::read_rows;
+    let folder = common::checkout().join("data/tiny/corpora");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|of| of.unwrap().path()).collect();
+    files.retain(|of| of.to_string_lossy().ends_with(".jsonl.gz"));
+    files.sort();
+    let of_file = |file: &PathBuf| -> Vec<String> {
+        let texts = read_rows(file, None).unwrap();
+        let lines = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
+        lines.take(1500).map(str::to_owned).collect()
+    };
+    files.iter().flat_map(of_file).collect()
+}

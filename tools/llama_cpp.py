@@ -1,0 +1,145 @@
+"""llama.cpp as a library, for tests/llama_cpp.rs: logits, tokens, text.
+
+    python tools/llama_cpp.py logits FILE IDS.json OUT.f32   rows of ids -> all logits, one row after the other
+    python tools/llama_cpp.py tokens FILE LINES.json OUT.json
+    python tools/llama_cpp.py generate FILE IDS.json COUNT OUT.json
+
+The library is in the wheel xllamacpp, which exports llama.cpp's own C functions: no compiler is needed. Fields of its structs are
+found by their offsets in include/llama.h of that version (xllamacpp 2026.10.11549); defaults are checked before one is set.
+"""
+
+import ctypes
+import json
+import struct
+import sys
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_float, c_int8, c_int32, c_void_p
+from pathlib import Path
+
+import xllamacpp
+
+
+class Params(Structure):
+    """A struct by value of any size up to this: x86-64 and aarch64 hand it over by its address, or on the stack as the last."""
+
+    _fields_ = [("bytes", ctypes.c_uint8 * 512)]
+
+    def set(self, offset, form, value, default=None):
+        found = struct.unpack_from(form, self.bytes, offset)[0]
+        if default is not None and found != default:
+            raise SystemExit(f"another version of llama.cpp: {found} at byte {offset} of a struct, where {default} is expected")
+        struct.pack_into(form, self.bytes, offset, value)
+
+
+class Batch(Structure):
+    _fields_ = [
+        ("n_tokens", c_int32),
+        ("token", POINTER(c_int32)),
+        ("embd", POINTER(c_float)),
+        ("pos", POINTER(c_int32)),
+        ("n_seq_id", POINTER(c_int32)),
+        ("seq_id", POINTER(POINTER(c_int32))),
+        ("logits", POINTER(c_int8)),
+    ]
+
+
+def library():
+    folder = Path(xllamacpp.__file__).parent
+    lib = ctypes.CDLL(str(next(folder.glob("xllamacpp*.so"))))
+    for name, result, arguments in [
+        ("llama_backend_init", None, []),
+        ("llama_log_set", None, [c_void_p, c_void_p]),
+        ("llama_model_default_params", Params, []),
+        ("llama_context_default_params", Params, []),
+        ("llama_model_load_from_file", c_void_p, [c_char_p, Params]),
+        ("llama_init_from_model", c_void_p, [c_void_p, Params]),
+        ("llama_free", None, [c_void_p]),
+        ("llama_model_get_vocab", c_void_p, [c_void_p]),
+        ("llama_vocab_n_tokens", c_int32, [c_void_p]),
+        ("llama_tokenize", c_int32, [c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c_bool, c_bool]),
+        ("llama_batch_init", Batch, [c_int32, c_int32, c_int32]),
+        ("llama_batch_free", None, [Batch]),
+        ("llama_decode", c_int32, [c_void_p, Batch]),
+        ("llama_get_logits_ith", POINTER(c_float), [c_void_p, c_int32]),
+    ]:
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    lib.llama_backend_init()
+    return lib
+
+
+LIB = library()
+# Messages of the loader, to be shown where a file is refused.
+SAID = []
+LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, c_char_p, c_void_p)(lambda _, text, __: SAID.append(text.decode(errors="replace")))
+LIB.llama_log_set(ctypes.cast(LOG, c_void_p), None)
+
+
+class Model:
+    def __init__(self, path, vocab_only=False):
+        params = LIB.llama_model_default_params()
+        params.set(16, "<i", 0)  # n_gpu_layers
+        params.set(64, "<?", vocab_only, default=False)
+        params.set(69, "<?", False, default=True)  # use_extra_bufts: no repacked weights, which round activations
+        self.model = LIB.llama_model_load_from_file(path.encode(), params)
+        if not self.model:
+            raise SystemExit(f"llama.cpp does not load {path}:\n{''.join(SAID[-20:])}")
+        self.vocab = LIB.llama_model_get_vocab(self.model)
+        self.size = LIB.llama_vocab_n_tokens(self.vocab)
+
+    def tokens(self, text):
+        text = text.encode()
+        room = (c_int32 * (len(text) + 8))()
+        count = LIB.llama_tokenize(self.vocab, text, len(text), room, len(room), True, False)
+        if count < 0:
+            raise SystemExit(f"llama.cpp gives {-count} tokens for {len(text)} bytes")
+        return list(room[:count])
+
+    def logits(self, ids, last_only=False):
+        """All logits of one sequence, as bytes of f32; keys and values are kept in f32, too."""
+        params = LIB.llama_context_default_params()
+        params.set(0, "<I", max(32, len(ids)), default=512)  # n_ctx
+        params.set(4, "<I", max(32, len(ids)))  # n_batch
+        params.set(8, "<I", max(32, len(ids)), default=512)  # n_ubatch
+        params.set(24, "<i", 2)  # n_threads
+        params.set(28, "<i", 2)
+        params.set(48, "<i", 0, default=-1)  # flash_attn_type: off
+        for offset in (104, 108):  # type_k, type_v: f32 instead of f16
+            params.set(offset, "<i", 0, default=1)
+        context = LIB.llama_init_from_model(self.model, params)
+        if not context:
+            raise SystemExit(f"llama.cpp has no context for {len(ids)} tokens:\n{''.join(SAID[-20:])}")
+        batch = LIB.llama_batch_init(len(ids), 0, 1)
+        batch.n_tokens = len(ids)
+        for place, token in enumerate(ids):
+            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
+            batch.seq_id[place][0] = 0
+            batch.logits[place] = not last_only or place == len(ids) - 1
+        if LIB.llama_decode(context, batch) != 0:
+            raise SystemExit("llama.cpp cannot decode")
+        rows = [len(ids) - 1] if last_only else range(len(ids))
+        found = b"".join(ctypes.string_at(LIB.llama_get_logits_ith(context, row), 4 * self.size) for row in rows)
+        LIB.llama_batch_free(batch)
+        LIB.llama_free(context)
+        return found
+
+
+def main(command, path, *rest):
+    if command == "logits":
+        model = Model(path)
+        Path(rest[1]).write_bytes(b"".join(model.logits(ids) for ids in json.loads(Path(rest[0]).read_text())))
+    elif command == "tokens":
+        model = Model(path, vocab_only=True)
+        lines = json.loads(Path(rest[0]).read_text())
+        Path(rest[1]).write_text(json.dumps([model.tokens(line) for line in lines]))
+    elif command == "generate":
+        model, ids = Model(path), json.loads(Path(rest[0]).read_text())
+        for _ in range(int(rest[1])):
+            row = struct.unpack(f"<{model.size}f", model.logits(ids, last_only=True))
+            ids.append(max(range(len(row)), key=row.__getitem__))
+        Path(rest[2]).write_text(json.dumps(ids))
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
