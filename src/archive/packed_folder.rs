@@ -32,11 +32,7 @@ pub(super) struct PackedFile {
 /// No numbers or record; a file that is not as the run wrote it.
 pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> {
     let numbers = StoredResults::read(folder)?;
-    let path = folder.join(Provenance::FILE);
-    let damaged = |error: serde_json::Error| {
-        Error::damaged("the record of a run cannot be read").at(path.display().to_string()).found(error.to_string())
-    };
-    let run: Value = serde_json::from_slice(&regular::read(&path)?).map_err(damaged)?;
+    let run: Value = Provenance::read(folder)?;
     let mut files = Vec::new();
     for (hash, name) in listed_in(folder)? {
         let path = folder.join(&name);

@@ -92,18 +92,14 @@ pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureVie
 
 /// What the page shows of a list: no cell of it was computed.
 pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> PagePart {
-    let texts = |row: &Vec<String>| row.iter().map(|text| Cell { text: text.clone(), ..Cell::default() }).collect();
+    let texts = |row: &Vec<String>| row.iter().map(Cell::words).collect();
     // A column of few different texts tells kinds apart, and one can choose by it.
     let repeats = |at: usize| {
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         2 * texts.len() <= list.rows.len()
     };
-    let column = |(at, head): (usize, &String)| Column {
-        name: head.clone(),
-        label: at == list.label,
-        choice: repeats(at),
-        ..Column::default()
-    };
+    let column =
+        |(at, head): (usize, &String)| Column { label: at == list.label, choice: repeats(at), ..Column::named(head) };
     let view = TableView {
         columns: list.heads.iter().enumerate().map(column).collect(),
         rows: list.rows.iter().map(|row| PageRow { cells: texts(row), ..PageRow::default() }).collect(),
@@ -123,20 +119,16 @@ fn described(name: &str, description: &Description) -> PageArtifact {
 
 fn table(of: &Table) -> TableView {
     let mut groups = of.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
-    let lead = of.lead.iter().skip(1).map(|lead| Column { name: lead.head.clone(), choice: true, ..Column::default() });
+    let lead = of.lead.iter().skip(1).map(|lead| Column { choice: true, ..Column::named(&lead.head) });
     let measured = of.columns.iter().map(|column| Column {
-        name: column.head.clone(),
         group: groups.next(),
         numeric: true,
         higher_is_better: column.higher_is_better(),
-        ..Column::default()
+        ..Column::named(&column.head)
     });
     let row = |row: &Row| {
-        let texts = row.lead.iter().skip(1).map(|text| Cell { text: text.clone(), ..Cell::default() });
-        let values = row.cells.iter().map(|shown| match shown {
-            Some(shown) => cell(shown),
-            None => Cell { text: "—".to_owned(), ..Cell::default() },
-        });
+        let texts = row.lead.iter().skip(1).map(Cell::words);
+        let values = row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| Cell::words("—"), cell));
         PageRow {
             group: row.lead.first().cloned(),
             ours: row.shaded,

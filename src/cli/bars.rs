@@ -76,10 +76,15 @@ impl<K: Ord> Bars<K> {
             None => bars.add(new),
         };
         new.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        new.set_message(message.to_owned());
-        new.set_position(here);
+        // Nothing is drawn of one that has nothing to show yet.
+        if !message.is_empty() {
+            new.set_message(message.to_owned());
+        }
         // What was here before did not come at any speed.
-        new.reset_eta();
+        if here > 0 {
+            new.set_position(here);
+            new.reset_eta();
+        }
         Some(new)
     }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{Protocol, RunDescription};
 use crate::error::{Error, Result};
@@ -77,7 +78,18 @@ impl Provenance {
     }
 
     fn raw(folder: &Path) -> Option<serde_json::Value> {
-        serde_json::from_slice(&regular::read(&folder.join(Self::FILE)).ok()?).ok()
+        Self::read(folder).ok()
+    }
+
+    /// What the record in a folder says, as far as it is asked for.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub fn read<T: DeserializeOwned>(folder: &Path) -> Result<T> {
+        let path = folder.join(Self::FILE);
+        serde_json::from_slice(&regular::read(&path)?).map_err(|error| {
+            Error::damaged("the record of a run cannot be read").at(path.display().to_string()).found(error.to_string())
+        })
     }
 
     /// Writes `run.json` into `dir`, whole or not at all.

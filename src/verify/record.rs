@@ -8,7 +8,6 @@ use polars::prelude::{DataFrame, ParquetReader, SerReader};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::files::regular;
 use crate::identity::MeasureId;
 use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults};
 use crate::tasks::ChoiceResult;
@@ -71,11 +70,7 @@ impl Recorded {
     /// A folder without numbers, or a damaged file.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let numbers = StoredResults::read(folder)?;
-        let path = folder.join(Provenance::FILE);
-        let damaged = |error: serde_json::Error| {
-            Error::damaged("the record of a run cannot be read").at(path.display().to_string()).found(error.to_string())
-        };
-        let RunRecord { cells } = serde_json::from_slice(&regular::read(&path)?).map_err(damaged)?;
+        let RunRecord { cells } = Provenance::read(folder)?;
         let path = folder.join(DOCUMENTS);
         let documents = path.exists().then(|| documents(&path)).transpose()?;
         Ok(Self { numbers, cells, documents })

@@ -139,6 +139,19 @@ pub struct Cell {
     pub failed: bool,
 }
 
+impl Column {
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+}
+
+impl Cell {
+    /// One of words alone.
+    pub fn words(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+}
+
 /// What most cells have is not written.
 fn usual<T: Default + PartialEq>(of: &T) -> bool {
     *of == T::default()

@@ -192,22 +192,17 @@ pub(super) struct List {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
-    if claims.is_empty() {
-        return Ok(None);
-    }
     let (ours, theirs) = (Some("Ours".to_owned()), Some("The paper's own numbers".to_owned()));
-    let column = |name: &str| Column { name: name.to_owned(), ..Column::default() };
     let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
     let columns = vec![
-        Column { label: true, ..column("What the paper says") },
-        Column { group: ours.clone(), choice: true, ..column("Verdict") },
-        Column { group: ours, ..column("True in") },
-        Column { group: theirs.clone(), choice: true, ..column("Verdict") },
-        Column { group: theirs, ..column("True in") },
-        Column { choice: true, ..column("Counted in") },
-        column("Where"),
+        Column { label: true, ..Column::named("What the paper says") },
+        Column { group: ours.clone(), choice: true, ..Column::named("Verdict") },
+        Column { group: ours, ..Column::named("True in") },
+        Column { group: theirs.clone(), choice: true, ..Column::named("Verdict") },
+        Column { group: theirs, ..Column::named("True in") },
+        Column { choice: true, ..Column::named("Counted in") },
+        Column::named("Where"),
     ];
-    let text = |text: &str| Cell { text: text.to_owned(), ..Cell::default() };
     let row = |(at, claim): (usize, &ClaimRow)| {
         let profile = if several && !claim.profile.is_empty() { format!(", {}", claim.profile) } else { String::new() };
         let counted = match claim.artifact.as_str() {
@@ -217,22 +212,21 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
         PageRow {
             anchor: Some(summary::anchor(at)),
             cells: vec![
-                text(&claim.claim),
-                Cell { best: true, ..text(claim.verdict.word()) },
-                text(&claim.ours),
-                text(claim.paper_verdict.word()),
-                text(&claim.paper),
-                text(&counted),
-                text(&claim.place),
+                Cell::words(&claim.claim),
+                Cell { best: true, ..Cell::words(claim.verdict.word()) },
+                Cell::words(&claim.ours),
+                Cell::words(claim.paper_verdict.word()),
+                Cell::words(&claim.paper),
+                Cell::words(counted),
+                Cell::words(&claim.place),
             ],
             ..PageRow::default()
         }
     };
-    let view = TableView { columns, rows: claims.iter().enumerate().map(row).collect(), ..TableView::default() };
-    let table = table::table(&view, ("claims:table".to_owned(), "claims".to_owned()), "Claims", &BTreeMap::new())?;
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
-    Ok(Some(List { id: "claims", title: "Claims", caption: caption.to_owned(), table }))
+    let rows = claims.iter().enumerate().map(row).collect();
+    list(("claims", "Claims", caption.to_owned()), &TableView { columns, rows, ..TableView::default() })
 }
 
 /// All findings as one table; none where there are no findings.
@@ -240,14 +234,20 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
-    let rows = findings.iter().map(|row| {
-        let texts = [&row.rule, &row.place, &row.expected, &row.found, &row.note].map(Clone::clone);
-        (Some(row.severity.name().to_owned()), texts)
-    });
-    let names = ["Rule", "Where", "Expected", "Found", "Note"];
+    let row = |of: &FindingRow| PageRow {
+        group: Some(of.severity.name().to_owned()),
+        cells: [&of.rule, &of.place, &of.expected, &of.found, &of.note].map(Cell::words).to_vec(),
+        ..PageRow::default()
+    };
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
-    list(("findings", "Audit", caption), ("Severity", &names), &[0], rows)
+    let view = TableView {
+        columns: named(&["Rule", "Where", "Expected", "Found", "Note"], 0),
+        rows: findings.iter().map(row).collect(),
+        group_name: "Severity".to_owned(),
+        ..TableView::default()
+    };
+    list(("findings", "Audit", caption), &view)
 }
 
 /// All folders that are left out as one table; none where there are none.
@@ -255,9 +255,13 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<List>> {
-    let rows = folders.iter().map(|(folder, reason)| (None, [folder.clone(), reason.clone()]));
+    let row = |(folder, reason): &(String, String)| PageRow {
+        cells: [folder, reason].map(Cell::words).to_vec(),
+        ..PageRow::default()
+    };
+    let (columns, rows) = (named(&["Folder", "Why"], 1), folders.iter().map(row).collect());
     let caption = "Results that lie beside those of this page.".to_owned();
-    list(("left-out", "Left out", caption), ("", &["Folder", "Why"]), &[1], rows)
+    list(("left-out", "Left out", caption), &TableView { columns, rows, ..TableView::default() })
 }
 
 fn capital(word: &str) -> String {
@@ -265,29 +269,18 @@ fn capital(word: &str) -> String {
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }
 
-/// `rows` each with the group that it belongs to, under `group`'s name.
-fn list<const N: usize>(
-    (id, title, caption): (&'static str, &'static str, String),
-    (group, names): (&str, &[&str; N]),
-    choices: &[usize],
-    rows: impl Iterator<Item = (Option<String>, [String; N])>,
-) -> Result<Option<List>> {
-    let column = |(place, name): (usize, &&str)| Column {
-        name: (*name).to_owned(),
-        label: place == 0,
-        choice: choices.contains(&place),
-        ..Column::default()
-    };
-    let cells = |texts: [String; N]| texts.into_iter().map(|text| Cell { text, ..Cell::default() }).collect();
-    let view = TableView {
-        columns: names.iter().enumerate().map(column).collect(),
-        rows: rows.map(|(group, texts)| PageRow { group, cells: cells(texts), ..PageRow::default() }).collect(),
-        group_name: group.to_owned(),
-        ..TableView::default()
-    };
+/// Columns of these names, the first of which names a row; by one of them rows can be chosen.
+fn named(names: &[&str], choice: usize) -> Vec<Column> {
+    let column =
+        |(place, name): (usize, &&str)| Column { label: place == 0, choice: place == choice, ..Column::named(*name) };
+    names.iter().enumerate().map(column).collect()
+}
+
+/// None where there are no rows.
+fn list((id, title, caption): (&'static str, &'static str, String), view: &TableView) -> Result<Option<List>> {
     if view.rows.is_empty() {
         return Ok(None);
     }
-    let table = table::table(&view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new())?;
+    let table = table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new())?;
     Ok(Some(List { id, title, caption, table }))
 }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 
 use half::f16;
+use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -146,30 +146,4 @@ fn pack(parameters: &Parameters, weights: &[f32]) -> Result<Vec<u8>> {
         ));
     }
     safetensors::serialize(views, Some(HashMap::from([("format".to_string(), "pt".to_string())]))).map_err(unfit)
-}
-
-/// The stored weights of a folder that [`write`] made.
-///
-/// # Errors
-/// A missing, damaged or foreign weight file.
-pub fn read_weights(folder: &Path, parameters: &Parameters) -> Result<Vec<f32>> {
-    let path = folder.join(WEIGHTS);
-    let bytes = std::fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-    let damaged = |found: String| {
-        Error::damaged("the weights cannot be read").at(path.display().to_string()).expected("f16 weights").found(found)
-    };
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
-    let mut weights = vec![0.0; parameters.total];
-    for parameter in &parameters.list {
-        let tensor = tensors.tensor(&parameter.name).map_err(|error| damaged(error.to_string()))?;
-        if tensor.dtype() != Dtype::F16 || tensor.shape() != parameter.shape {
-            let found = format!("{:?} {:?}", tensor.dtype(), tensor.shape());
-            return Err(damaged(found).at(format!("tensor {}", parameter.name)));
-        }
-        let (words, _) = tensor.data().as_chunks::<2>();
-        for (weight, word) in weights[parameter.range.clone()].iter_mut().zip(words) {
-            *weight = f16::from_le_bytes(*word).to_f32();
-        }
-    }
-    Ok(weights)
 }
