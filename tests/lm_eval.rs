@@ -277,7 +277,7 @@ fn what_cannot_be_scored_by_a_definition_is_refused_with_its_place() {
             2,
             &["`process_results` is a Python hook", "made.yaml:11"],
         ),
-        (replaced("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "text, label"]),
+        (replaced("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "label, list, text"]),
         (
             replaced("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
             "",
@@ -317,7 +317,7 @@ fn what_cannot_be_scored_by_a_definition_is_refused_with_its_place() {
         "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {name: copa, shots: 2}\n",
     );
     world.refuses(&[], 2, &["`shots` belongs to `definition`", "grid.yaml:5"]);
-    let output = world.ghostlab(&["score", "backbone", "--tasks", "rows/test.jsonl", "--shots", "2"]);
+    let output = world.ghostlab(&["score", "backbone", "--tasks", "copa=rows/test.jsonl", "--shots", "2"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("--shots"), "{text}");
 }
