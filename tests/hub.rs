@@ -168,6 +168,46 @@ fn a_local_path_wins_and_a_named_one_has_to_be_there() {
 }
 
 #[test]
+fn a_definitions_data_set_is_fetched_by_name_configuration_and_split() {
+    let world = World::new();
+    let row = |at: usize| format!("{{\"text\": \"w{at} w3\", \"label\": {}}}\n", at % 2);
+    let rows = |from: usize| (from..from + 4).map(row).collect::<String>();
+    let files = vec![
+        small("first/test.jsonl", &rows(1)),
+        small("second/test.jsonl", &rows(20)),
+        small("second/train.jsonl", &rows(30)),
+        small("second/dev.jsonl", &rows(40)),
+        small("README.md", "A data set.\n"),
+    ];
+    let server = FakeHub::start("datasets/org/texts", files, no_fault());
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    world.write(
+        "made.yaml",
+        "task: made\ndataset_path: org/texts\ndataset_name: second\ntraining_split: train\ntest_split: test\n\
+         output_type: multiple_choice\ndoc_to_text: text\ndoc_to_choice: [w1, w2]\ndoc_to_target: label\n",
+    );
+    world.write(
+        "grid.yaml",
+        "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {definition: made.yaml, shots: 1}\n",
+    );
+    world.write("backbone/tokenizer_config.json", "{\"bos_token\": \"w1\"}");
+    let lacking = run(&["run", "grid.yaml"], 3);
+    assert!(
+        lacking.contains("the task `made` is not here") && lacking.contains("`ghostlab fetch grid.yaml`"),
+        "{lacking}"
+    );
+    let fetched = run(&["fetch", "grid.yaml"], 0);
+    assert!(fetched.contains("2 files fetched"), "{fetched}");
+    server.forget();
+    assert!(run(&["run", "grid.yaml"], 0).contains("written:"));
+    assert!(server.requests().is_empty(), "a cache hit asks for nothing");
+    let results = json(&world.path("results/grid/lm_eval/tiny.dense.json"));
+    assert_eq!(results["n-samples"]["made"]["original"], 4);
+    let record = json(&world.path("results/grid/run.json"));
+    assert_eq!(record["grid"]["definitions"]["made"]["hub"]["repository"], "datasets/org/texts@main");
+}
+
+#[test]
 fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
     let world = World::new();
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();

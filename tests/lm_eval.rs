@@ -254,7 +254,7 @@ fn a_grid_of_a_definition_runs_once_and_another_metric_computes_nothing() {
     ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["lm_eval"]["results"], results()["results"], "{answer:#}");
+    assert_eq!(answer["answer"]["lm_eval"]["results"], results()["results"], "{answer:#}");
     let said = fs::read_to_string(world.path("said/samples_made.jsonl")).unwrap();
     let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mean = lines.iter().map(|line| line["acc"].as_f64().unwrap()).sum::<f64>() / 6.0;
@@ -270,14 +270,14 @@ fn what_cannot_be_scored_by_a_definition_is_refused_with_its_place() {
     let replaced = |from: &str, to: &str| MADE.replace(from, to);
     for (definition, options, code, words) in [
         (target("output_type: generate_until\n"), "", 2, &["made.yaml:"][..]),
-        (target("doc_to_txt: a\n"), "", 2, &["`doc_to_txt` is no key", "made.yaml:10", "is `doc_to_text` meant?"]),
+        (target("doc_to_txt: a\n"), "", 2, &["`doc_to_txt` is no key", "made.yaml:11", "is `doc_to_text` meant?"]),
         (
             target("process_results: !function utils.f\n"),
             "",
             2,
-            &["`process_results` is a Python hook", "made.yaml:10"],
+            &["`process_results` is a Python hook", "made.yaml:11"],
         ),
-        (replaced("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "text, label"]),
+        (replaced("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "label, list, text"]),
         (
             replaced("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
             "",
@@ -317,7 +317,7 @@ fn what_cannot_be_scored_by_a_definition_is_refused_with_its_place() {
         "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {name: copa, shots: 2}\n",
     );
     world.refuses(&[], 2, &["`shots` belongs to `definition`", "grid.yaml:5"]);
-    let output = world.ghostlab(&["score", "backbone", "--tasks", "rows/test.jsonl", "--shots", "2"]);
+    let output = world.ghostlab(&["score", "backbone", "--tasks", "copa=rows/test.jsonl", "--shots", "2"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("--shots"), "{text}");
 }
