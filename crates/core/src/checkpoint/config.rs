@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_is_derived_from_a_layers_place_is_said_of_those_that_stay() {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
-            "head_dim": 8, "vocab_size": 64, "sliding_window": 8, "num_experts": 4, "rms_norm_eps": 1e-6});
+            "head_dim": 8, "vocab_size": 64, "sliding_window": 8, "num_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6});
         let folder = tempfile::tempdir().unwrap();
         let read = |config: &Map<String, Value>| {
             let file = folder.path().join("config.json");

@@ -220,7 +220,7 @@ mod tests {
     fn layers_of_unlike_sizes_are_counted_each() {
         let mixed = config(&json!({
             "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100, "num_experts": 6,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100, "num_experts": 6, "num_experts_per_tok": 2,
             "moe_intermediate_size": 32, "decoder_sparse_step": 2,
         }));
         let (attention, dense, sparse) = (64 * (2 * 64 + 2 * 32), 3 * 64 * 96, 6 * (64 + 3 * 64 * 32));

@@ -157,8 +157,13 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
 pub fn activated(x: &Tensor, of: Activation) -> Result<Tensor> {
     Ok(match of {
         Activation::Silu => x.silu()?,
-        // candle's is the tanh form.
-        Activation::Gelu => x.gelu()?,
+        // candle's own has constants of six digits in its gradient.
+        Activation::Gelu => {
+            let of = wide(x)?;
+            let cube = (of.sqr()? * &of)?;
+            let inner = ((&of + (cube * 0.044_715)?)? * (2.0 / std::f64::consts::PI).sqrt())?;
+            ((&of * 0.5)? * (inner.tanh()? + 1.0)?)?.to_dtype(x.dtype())?
+        }
     })
 }
 
