@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use super::candidates::{self, Costs};
+use super::candidates;
+use super::costs::Costs;
 use super::found::{Candidate, Fate, Found, Judged, LeftOut, Objective, Round, Score, Spent};
 use super::race::{judge, mean_of_means};
 use super::route::{Place, Repair, Route, layers};

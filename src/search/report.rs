@@ -70,6 +70,9 @@ impl Found {
                 self.alpha
             ));
         }
+        if self.candidates.iter().any(|of| of.items != self.candidates[0].items) {
+            lines.push("Scores are of the items that each saw: those of unlike numbers of items are told apart by p alone.".to_owned());
+        }
         for (objective, gap) in self.objectives.iter().zip(&self.winners_curse) {
             let gap = if objective.name == "accuracy" { format!("{gap:+.2} points") } else { format!("{gap:+.4} nats") };
             lines.push(format!("Winner's curse ({}): {gap} better in the race than in the judgement.", objective.name));
