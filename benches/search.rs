@@ -23,7 +23,9 @@ fn main() {
         let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
         folders = ["table2", "seeds", "beyond", "table3"].map(|name| results.join(name).join("tiny")).to_vec();
     }
-    println!("| grid | candidates × items | best survives | winner near | items % | items × layers % | survivors | tie parted | curse |");
+    println!(
+        "| grid | candidates × items | best survives | winner near | items % | items × layers % | survivors | tie parted | curse |"
+    );
     println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let mut all: BTreeMap<(&str, String), Vec<Simulated>> = BTreeMap::new();
     for folder in &folders {
@@ -109,7 +111,8 @@ fn grids(folder: &Path) -> Vec<(&'static str, KnownScores)> {
         let whole = |gains: &Vec<Vec<Vec<f64>>>| gains.len() > 1 && gains.iter().all(|of| !of.is_empty());
         let accuracy = whole(&right).then(|| KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
         let loss = whole(&losses).then(|| KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
-        let of = |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), routes: routes.clone(), objectives };
+        let of =
+            |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), routes: routes.clone(), objectives };
         grids.extend(accuracy.clone().map(|one| ("accuracy", of(vec![one]))));
         grids.extend(loss.clone().map(|one| ("loss", of(vec![one]))));
         grids.extend(accuracy.zip(loss).map(|(one, other)| ("both", of(vec![one, other]))));

@@ -79,7 +79,8 @@ fn the_race_sees_the_items_of_its_order_and_the_judgement_those_that_it_never_sa
     let last = count - judged(count);
     assert_eq!(found["objectives"][0]["items"], last);
     for candidate in candidates {
-        let (seen, losses) = (candidate["items"].as_u64().unwrap() as usize, losses(candidate["cell"].as_str().unwrap()));
+        let (seen, losses) =
+            (candidate["items"].as_u64().unwrap() as usize, losses(candidate["cell"].as_str().unwrap()));
         assert!(seen <= last, "the race saw what was kept");
         let expected = mean(&order[..seen].iter().map(|&at| losses[at]).collect::<Vec<_>>());
         let raced = candidate["scores"][0]["mean"].as_f64().unwrap();
@@ -92,7 +93,8 @@ fn the_race_sees_the_items_of_its_order_and_the_judgement_those_that_it_never_sa
     }
     let winner = found["winner"].as_str().unwrap();
     let best = candidates.iter().filter(|of| of["fate"] == "survived");
-    let best = best.min_by(|a, b| a["scores"][0]["mean"].as_f64().unwrap().total_cmp(&b["scores"][0]["mean"].as_f64().unwrap()));
+    let best = best
+        .min_by(|a, b| a["scores"][0]["mean"].as_f64().unwrap().total_cmp(&b["scores"][0]["mean"].as_f64().unwrap()));
     assert_eq!(best.unwrap()["cell"], winner);
     let curse = found["winners_curse"][0].as_f64().unwrap();
     let [raced, judged] = ["candidates", "judged"].map(|of| {
@@ -111,7 +113,10 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
     searched(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "a second search computes nothing");
     // Another level asks for no other items of the first round; fewer candidates are known wholly.
-    assert!(!scores_anything(&world, &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]));
+    assert!(!scores_anything(
+        &world,
+        &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]
+    ));
     // What a grid has scored of all of a text is taken from there.
     let other = self::world();
     assert_eq!(other.ghostlab(&["run", "search.yaml"]).status.code(), Some(0));
@@ -159,10 +164,12 @@ fn of_tasks_and_texts_a_candidate_leaves_only_where_a_rival_is_better_in_both() 
     let world = world();
     let answer = searched(&world, &["--set", "search.tasks=[copa]"]);
     let found = &answer["searches"][0];
-    let names: Vec<&str> = found["objectives"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        found["objectives"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["accuracy", "loss"]);
     for of in found["candidates"].as_array().unwrap().iter().filter(|of| of["fate"]["out"].is_object()) {
-        let rival = found["candidates"].as_array().unwrap().iter().find(|rival| rival["cell"] == of["fate"]["out"]["rival"]);
+        let rival =
+            found["candidates"].as_array().unwrap().iter().find(|rival| rival["cell"] == of["fate"]["out"]["rival"]);
         assert_eq!(of["scores"].as_array().unwrap().len(), 2);
         assert!(rival.is_some(), "{of}");
     }
@@ -172,8 +179,22 @@ fn of_tasks_and_texts_a_candidate_leaves_only_where_a_rival_is_better_in_both() 
 fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
     let world = World::large();
     let line = [
-        "search", "backbone", "--budget", "speedup=1.05", "--tasks", "copa.jsonl", "--calibration", "train.txt:8x64",
-        "--criteria", "llm-streamline", "--recoveries", "none,ghosted", "--prompt", "32", "--export", "out",
+        "search",
+        "backbone",
+        "--budget",
+        "speedup=1.05",
+        "--tasks",
+        "copa.jsonl",
+        "--calibration",
+        "train.txt:8x64",
+        "--criteria",
+        "llm-streamline",
+        "--recoveries",
+        "none,ghosted",
+        "--prompt",
+        "32",
+        "--export",
+        "out",
     ];
     let output = world.ghostlab(&line);
     assert!(matches!(output.status.code(), Some(0 | 4)), "{}", log(&output));
@@ -238,7 +259,9 @@ fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
         if own["backbone"] != backbone || own["depth"] != depth {
             continue;
         }
-        let list = |of: &Value| -> Vec<usize> { of.as_array().unwrap().iter().map(|of| of.as_u64().unwrap() as usize).collect() };
+        let list = |of: &Value| -> Vec<usize> {
+            of.as_array().unwrap().iter().map(|of| of.as_u64().unwrap() as usize).collect()
+        };
         let repair = |of: &Value| {
             let place = match of["placed"].as_str()? {
                 "stream" => Place::Stream,

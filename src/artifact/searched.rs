@@ -23,9 +23,10 @@ pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)
             let number = if found.len() > 1 { format!("-{}", at + 1) } else { String::new() };
             let Drawing { svg, pdf, png } = drawing;
             let base = format!("{name}{number}-{form}");
-            files.extend([("svg", svg.into_bytes()), ("pdf", pdf), ("png", png)].map(|(ending, bytes)| {
-                (format!("{base}.{ending}"), bytes)
-            }));
+            files.extend(
+                [("svg", svg.into_bytes()), ("pdf", pdf), ("png", png)]
+                    .map(|(ending, bytes)| (format!("{base}.{ending}"), bytes)),
+            );
         }
     }
     Ok(files)
@@ -42,6 +43,9 @@ pub fn search_names(name: &str, searches: usize) -> Vec<String> {
     [format!("{name}.json"), format!("{name}.md")].into_iter().chain(figures).collect()
 }
 
+/// What a candidate has on the axis to the right.
+type Along = fn(&Candidate) -> f64;
+
 /// Quality against speed, and against bytes.
 fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
     let Some(objective) = found.objectives.first() else { return Ok(Vec::new()) };
@@ -50,7 +54,7 @@ fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
         true => Axis { label: "Accuracy in the race".into(), unit: "%".into(), ..Axis::default() },
         false => Axis { label: "Loss in the race, less is better".into(), unit: "nats".into(), ..Axis::default() },
     };
-    let forms: [(&str, &str, &str, fn(&Candidate) -> f64); 2] = [
+    let forms: [(&str, &str, &str, Along); 2] = [
         ("speed", "Speedup by the cost model", "×", |of| of.costs.speedup),
         ("bytes", "Weights", "MB", |of| of.costs.bytes as f64 / 1e6),
     ];
@@ -85,11 +89,22 @@ fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
 
 /// Each race beside the artifact that scores the same cells on all items: what is best there, and what became of it here.
 pub fn raced_rows(found: &[Found], races: &RacesEntry, whole: Option<&StoredResults>) -> Vec<Vec<String>> {
-    let head = ["backbone", "budget", "best on all items", "found here", "the winner", "judged", "survivors", "items", "items × layers"];
+    let head = [
+        "backbone",
+        "budget",
+        "best on all items",
+        "found here",
+        "the winner",
+        "judged",
+        "survivors",
+        "items",
+        "items × layers",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for of in found {
         let metric = races.metrics.last().map_or("", String::as_str);
-        let racing = |cell: &str| of.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell));
+        let racing =
+            |cell: &str| of.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell));
         let numbers = whole.map_or(&[][..], |whole| &whole.numbers);
         let numbers = numbers.iter().filter(|number| number.record.metric == metric && racing(&number.cell).is_some());
         let best = numbers.max_by(|a, b| {
@@ -103,7 +118,8 @@ pub fn raced_rows(found: &[Found], races: &RacesEntry, whole: Option<&StoredResu
             Fate::Failed { .. } | Fate::Slow { .. } => "no".to_owned(),
         });
         let none = || "—".to_owned();
-        let best = best.map_or_else(none, |best| format!("{} ({:.2})", best.cell, best.record.value.unwrap_or(f64::NAN)));
+        let best =
+            best.map_or_else(none, |best| format!("{} ({:.2})", best.cell, best.record.value.unwrap_or(f64::NAN)));
         let judged = of.judged.first().and_then(|judged| Some(of.objectives.first()?.said(judged.scores.first()?)));
         let share = |part: f64, all: f64| format!("{:.0} %", 100.0 * part / all);
         rows.push(vec![

@@ -51,7 +51,8 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
     let mut files = search_files(&artifact.name, &found)?;
     let table: Vec<String> = rows.iter().map(|row| format!("| {} |", row.join(" | "))).collect();
     let rule = format!("|{}", " --- |".repeat(rows.first().map_or(0, Vec::len)));
-    let (head, body) = table.split_first().map_or((String::new(), Vec::new()), |(head, body)| (head.clone(), body.to_vec()));
+    let (head, body) =
+        table.split_first().map_or((String::new(), Vec::new()), |(head, body)| (head.clone(), body.to_vec()));
     let caption = artifact.description.caption.clone().unwrap_or_default();
     let text = format!("# {}\n\n{caption}\n\n{head}\n{rule}\n{}\n\n", artifact.description.title, body.join("\n"));
     if let Some((_, report)) = files.iter_mut().find(|(name, _)| name.ends_with(".md")) {
@@ -64,5 +65,11 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
     let written: Vec<PathBuf> = files.iter().map(|(name, _)| target.join(name)).collect();
     note!("{}: written: {}", artifact.name, all_shown(&written).join(", "));
     let (name, cells) = (artifact.name.clone(), grid.cells.len());
-    Ok(MadeArtifact { name, profile: grid.profile.clone(), cells, files: all_shown(&written), ..MadeArtifact::default() })
+    Ok(MadeArtifact {
+        name,
+        profile: grid.profile.clone(),
+        cells,
+        files: all_shown(&written),
+        ..MadeArtifact::default()
+    })
 }

@@ -13,8 +13,8 @@ use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
-use super::units::{self, columns, seconds};
 use super::raced;
+use super::units::{self, columns, seconds};
 use super::work::{Work, artifact_folder, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
@@ -312,7 +312,10 @@ fn made_one(
     if let Some(races) = &artifact.description.races {
         let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
         let target = target(artifact, &grid, arguments, folders)?;
-        return raced::made(&raced::Race { artifact, races, grid, target: target.path(), results: &folders.results, quiet }, runner);
+        return raced::made(
+            &raced::Race { artifact, races, grid, target: target.path(), results: &folders.results, quiet },
+            runner,
+        );
     }
     if arguments.fetch {
         let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;

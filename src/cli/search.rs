@@ -26,6 +26,7 @@ use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::export::{self, Exported, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Budget, Grid, Latency, Search};
+use crate::latency::LatencyResult;
 use crate::model::Config;
 use crate::options::Options;
 use crate::quantity::{Gigabytes, MOST};
@@ -143,7 +144,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(folder) = &arguments.export {
         export::check(folder)?;
     }
-    let mut grid = if is_grid(&arguments.model) { of_file(arguments)? } else { of_model(arguments, &store, &stop, &work)? };
+    let mut grid =
+        if is_grid(&arguments.model) { of_file(arguments)? } else { of_model(arguments, &store, &stop, &work)? };
     artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
@@ -234,7 +236,8 @@ fn of_model(
     }
     // First the model alone: how many layers it has decides how many go.
     let (name, entry) = backbone(&arguments.model)?;
-    let probe = json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": arguments.prompt}});
+    let probe =
+        json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": arguments.prompt}});
     if arguments.fetch {
         let needs = Grid::needs_of_text(&text(arguments, &budget, &[1], LENGTH)?, Path::new(FILE))?;
         fetch::bring(&[needs], store, false, stop)?;
@@ -253,7 +256,7 @@ fn of_model(
                 Some(_) => {
                     let outcome = work(&dense, &home::below(arguments.results.as_ref(), "results", None))?;
                     let sample = outcome.cells.first().and_then(|of| of.prompt(&arguments.prompt)?.sample.as_ref());
-                    sample.and_then(|of| of.spread()).map(|of| of.mean)
+                    sample.and_then(LatencyResult::spread).map(|of| of.mean)
                 }
                 None => None,
             };
@@ -301,7 +304,9 @@ fn budget(given: &[String]) -> Result<Map<String, Value>> {
             _ => return Err(bad("there is no such budget").found(format!("`{key}`"))),
         };
         if let Some(first) = budget.insert(key.to_owned(), value) {
-            return Err(bad("the budget contradicts itself").found(format!("`{key}={first}` before it", first = plain(&first))));
+            return Err(
+                bad("the budget contradicts itself").found(format!("`{key}={first}` before it", first = plain(&first)))
+            );
         }
     }
     Ok(budget)
@@ -338,13 +343,14 @@ fn text(arguments: &Arguments, budget: &Map<String, Value>, depths: &[usize], le
     let mut calibrations = Vec::new();
     for given in &asked {
         let (text, size) = sized(given, length)?;
-        let (entries, used) = shared.texts_of(std::slice::from_ref(&text), length, &arguments.rule, None).map_err(|error| {
-            if arguments.calibration.is_empty() {
-                error.hint("name a text to calibrate on: --calibration train.txt")
-            } else {
-                error
-            }
-        })?;
+        let (entries, used) =
+            shared.texts_of(std::slice::from_ref(&text), length, &arguments.rule, None).map_err(|error| {
+                if arguments.calibration.is_empty() {
+                    error.hint("name a text to calibrate on: --calibration train.txt")
+                } else {
+                    error
+                }
+            })?;
         for (name, entry) in entries {
             corpora.entry(name).or_insert(entry);
         }
@@ -413,7 +419,8 @@ fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::below(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
-    let differs = arguments.overrides.iter().map(|of| format!("+{}", of.replace(['/', '\\', ' '], "_"))).collect::<String>();
+    let differs =
+        arguments.overrides.iter().map(|of| format!("+{}", of.replace(['/', '\\', ' '], "_"))).collect::<String>();
     OutputFolder::new(results.join(&grid.name).join(format!("search+{budget}{differs}")), "a search")
 }
 
@@ -428,7 +435,8 @@ fn exported(
     stop: &std::sync::atomic::AtomicBool,
 ) -> Result<ExportedCell> {
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
-    let winner = winner.ok_or_else(|| Error::job("no candidate meets the budget when it is measured: nothing is exported"))?;
+    let winner =
+        winner.ok_or_else(|| Error::job("no candidate meets the budget when it is measured: nothing is exported"))?;
     let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
     let exporter = Exporter { store, settings, form, reporter, stop, evidence: Some(found.markdown()) };
     let Exported { folder, bytes, parameters, needs_code } = exporter.export(grid, winner, folder)?;

@@ -7,8 +7,8 @@ use super::at::{At, Positioned};
 use super::axes::{Axes, AxisEntries};
 use super::cell::{AXES, CUT_AXES};
 use super::defined::{self, Meant};
-use super::depth::DepthEntry;
 use super::definitions::{Definers, Definitions};
+use super::depth::DepthEntry;
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse, TaskUseEntry};
 use super::many::Many;
 use super::named::Library;
@@ -207,8 +207,10 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
                 (2.., 1) => text.place.clone(),
                 _ => at.place(),
             };
-            perplexity
-                .push(Positioned { value: Perplexity { corpus: text.value.clone(), length: length.value, draw: None }, place });
+            perplexity.push(Positioned {
+                value: Perplexity { corpus: text.value.clone(), length: length.value, draw: None },
+                place,
+            });
         }
         corpora.extend(texts);
     }

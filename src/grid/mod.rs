@@ -46,7 +46,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, Over, RacesEntry, Shade, TableEntry, Tolerance};
+pub use artifact::{
+    Description, FigureEntry, FigureKind, Lead, ListEntry, Over, RacesEntry, Shade, TableEntry, Tolerance,
+};
 pub use cell::{Calibration, Cell};
 pub use defined::{Asking, DefinedColumn, DefinitionUse, GroupUse, TaskDefinition, columns as defined_columns};
 pub use definitions::{rules, tasks};

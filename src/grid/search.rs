@@ -144,7 +144,8 @@ impl SearchEntry {
         if let Some(items) = self.items {
             limits::count(1, items, "the number of items", &at.key("items").place())?;
         }
-        let prompt = self.prompt.as_ref().map_or(PROMPT, |of| Latency { length: of.length, batch: of.batch.unwrap_or(1) });
+        let prompt =
+            self.prompt.as_ref().map_or(PROMPT, |of| Latency { length: of.length, batch: of.batch.unwrap_or(1) });
         for (key, value) in [("length", prompt.length), ("batch", prompt.batch)] {
             limits::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
         }
@@ -184,7 +185,10 @@ impl BudgetEntry {
             };
             let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();
             let unknown = || -> Error {
-                at.key(key).bad(format!("a budget's {key} cannot be read")).expected(forms.join(" or ")).found(format!("`{text}`"))
+                at.key(key)
+                    .bad(format!("a budget's {key} cannot be read"))
+                    .expected(forms.join(" or "))
+                    .found(format!("`{text}`"))
             };
             units.iter().find_map(read).map(Some).ok_or_else(unknown)
         };

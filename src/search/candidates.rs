@@ -87,20 +87,24 @@ pub(super) fn candidates(
         let wrong = wrong.map(|layers| format!("{} layers removed, not {layers}", cell.depth));
         match wrong.or_else(|| costs.misses(budget, dense)) {
             Some(reason) => {
-                nearest.push((cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX)), leave(reason)));
+                nearest
+                    .push((cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX)), leave(reason)));
             }
             None => taken.push(cell.clone()),
         }
     }
     if taken.is_empty() {
         nearest.sort_by_key(|(distance, _)| *distance);
-        let near: Vec<String> =
-            nearest.iter().take(3).map(|(_, of)| format!("{}: {}", of.cell, of.reason)).collect();
+        let near: Vec<String> = nearest.iter().take(3).map(|(_, of)| format!("{}: {}", of.cell, of.reason)).collect();
         let near = if near.is_empty() { left_out.iter().take(3).map(|of| of.reason.clone()).collect() } else { near };
         return Err(Error::bad_input("no candidate meets the budget")
             .at(grid.file.display().to_string())
             .expected(budget.to_string())
-            .found(if near.is_empty() { "no pruned cell".to_owned() } else { format!("the nearest: {}", near.join("; ")) })
+            .found(if near.is_empty() {
+                "no pruned cell".to_owned()
+            } else {
+                format!("the nearest: {}", near.join("; "))
+            })
             .hint("other depths, or a budget that asks for less"));
     }
     left_out.extend(nearest.into_iter().map(|(_, of)| of));

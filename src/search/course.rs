@@ -13,6 +13,7 @@ use super::simulation::judged;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings, Where, stored_program};
 use crate::grid::{Cell, Draw, Evaluate, Grid, MethodAxis, Perplexity, Search, TaskUse};
+use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice, deployed};
 use crate::plan::Plan;
 use crate::recovery::Recovery;
@@ -94,7 +95,9 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
             .found(reasons.join("; "))
             .hint("other depths, or a budget that asks for less"));
     }
-    racers.iter_mut().for_each(|of| of.gains = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect());
+    racers
+        .iter_mut()
+        .for_each(|of| of.gains = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect());
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
     measure(grid, spec, lab, &mut racers)?;
     let best = winner(&racers);
@@ -109,7 +112,8 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
         items: track.strata.iter().map(|of| of.used - judged_of(of)).sum(),
         kept: track.strata.iter().map(judged_of).sum(),
     };
-    let (mut survivors, others): (Vec<Racer>, Vec<Racer>) = racers.into_iter().partition(|of| of.fate == Fate::Survived);
+    let (mut survivors, others): (Vec<Racer>, Vec<Racer>) =
+        racers.into_iter().partition(|of| of.fate == Fate::Survived);
     survivors.extend(others);
     Ok(Found {
         backbone: grid.backbone.first().cloned().unwrap_or_default(),
@@ -361,8 +365,11 @@ fn race(
     Ok((rounds, spent))
 }
 
+/// Which stretches of a stratum's order.
+type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
+
 /// What is scored of each stratum: some stretches of its order.
-fn evaluate(spec: &Search, tracks: &[Track], draws: &dyn Fn(&Track, usize) -> Vec<(usize, usize)>) -> Evaluate {
+fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
     let (mut perplexity, mut tasks) = (Vec::new(), Vec::new());
     for track in tracks {
         for (at, stratum) in track.strata.iter().enumerate() {
@@ -394,7 +401,8 @@ fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &Cel
                     }
                 }
                 On::Text(own) => {
-                    let drawn = evaluate.perplexity.iter().filter(|of| Perplexity { draw: None, ..(*of).clone() } == *own);
+                    let drawn =
+                        evaluate.perplexity.iter().filter(|of| Perplexity { draw: None, ..(*of).clone() } == *own);
                     for text in drawn {
                         let losses = result.text(text).and_then(|of| of.sample.as_ref());
                         let losses = losses.ok_or_else(|| lacking(text.to_string()))?;
@@ -419,7 +427,7 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
         let Some(racer) = racers.iter_mut().find(|of| of.cell == result.cell) else { continue };
         let sample = result.prompt(&spec.prompt).and_then(|of| of.sample.as_ref());
         racer.milliseconds = milliseconds(result, spec);
-        let speedup = sample.and_then(|of| of.speedup()).map(|of| of.ratio);
+        let speedup = sample.and_then(LatencyResult::speedup).map(|of| of.ratio);
         let slow = spec.budget.speedup.zip(speedup).filter(|(wanted, found)| found < wanted);
         let slow = slow.map(|(wanted, found)| format!("measured {found:.3} times as fast, not {wanted}"));
         let late = spec.budget.latency.zip(racer.milliseconds).filter(|(most, found)| found > most);
@@ -460,10 +468,12 @@ fn judgement(
     });
     let winner = &racers[best];
     let plain = Cell { recovery: Some(<dyn Recovery>::method("none", &Default::default())?), ..winner.cell.clone() };
-    let plain = grid.cells.iter().find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain).cloned().unwrap_or(Cell {
-        name: format!("{}.plain", winner.cell.name),
-        ..plain
-    });
+    let plain = grid
+        .cells
+        .iter()
+        .find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain)
+        .cloned()
+        .unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain });
     let mut roles = vec![("winner", winner.cell.clone())];
     roles.extend(second.map(|of| ("runner-up", racers[of].cell.clone())));
     if winner.cell != plain {
@@ -513,7 +523,8 @@ fn judgement(
         Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
     };
     let curse = tracks.iter().zip(winner.gains.iter().zip(won));
-    let curse = curse.map(|(track, (raced, judged))| track.scale.abs() * (mean_of_means(raced) - mean_of_means(judged)));
+    let curse =
+        curse.map(|(track, (raced, judged))| track.scale.abs() * (mean_of_means(raced) - mean_of_means(judged)));
     let curse = curse.collect();
     Ok((roles.into_iter().filter_map(judged).collect(), curse))
 }
@@ -544,4 +555,3 @@ impl Racer {
         }
     }
 }
-

@@ -32,7 +32,10 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     let mean = |objective: &Vec<Vec<S>>, candidate: usize| mean_of_means(&objective[candidate]);
     let best = |objective: &Vec<Vec<S>>| {
         // Of equals the first.
-        alive.iter().copied().reduce(|best, other| if mean(objective, other) > mean(objective, best) { other } else { best })
+        alive
+            .iter()
+            .copied()
+            .reduce(|best, other| if mean(objective, other) > mean(objective, best) { other } else { best })
     };
     let first = objectives.first()?;
     let leader = best(first)?;
@@ -51,7 +54,10 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
         })
         .collect();
     let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
-    Some(Verdict { leader, out: exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect() })
+    Some(Verdict {
+        leader,
+        out: exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect(),
+    })
 }
 
 /// The mean of the means of strata; a stratum without items is none.

@@ -65,16 +65,17 @@ impl Found {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
         if survivors > 1 {
-            lines.push(format!(
-                "Not separated at {}: {survivors} candidates. Their order says nothing.",
-                self.alpha
-            ));
+            lines.push(format!("Not separated at {}: {survivors} candidates. Their order says nothing.", self.alpha));
         }
         if self.candidates.iter().any(|of| of.items != self.candidates[0].items) {
-            lines.push("Scores are of the items that each saw: those of unlike numbers of items are told apart by p alone.".to_owned());
+            lines.push(
+                "Scores are of the items that each saw: those of unlike numbers of items are told apart by p alone."
+                    .to_owned(),
+            );
         }
         for (objective, gap) in self.objectives.iter().zip(&self.winners_curse) {
-            let gap = if objective.name == "accuracy" { format!("{gap:+.2} points") } else { format!("{gap:+.4} nats") };
+            let gap =
+                if objective.name == "accuracy" { format!("{gap:+.2} points") } else { format!("{gap:+.4} nats") };
             lines.push(format!("Winner's curse ({}): {gap} better in the race than in the judgement.", objective.name));
         }
         let of = &self.spent;
@@ -149,7 +150,9 @@ fn bytes(of: u64) -> String {
 }
 
 fn markdown(rows: &[Vec<String>]) -> String {
-    let line = |row: &Vec<String>| format!("| {} |", row.iter().map(|of| of.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
+    let line = |row: &Vec<String>| {
+        format!("| {} |", row.iter().map(|of| of.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+    };
     let mut lines: Vec<String> = rows.iter().map(line).collect();
     if let Some(head) = rows.first() {
         lines.insert(1, format!("|{}", " --- |".repeat(head.len())));

@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn equal_contents_are_one_route() {
-        let cut = |operator: &str| Route::of(4, &[0, 2], &[repair(0, "x", Place::Mlp), repair(2, operator, Place::Stream)]);
+        let cut =
+            |operator: &str| Route::of(4, &[0, 2], &[repair(0, "x", Place::Mlp), repair(2, operator, Place::Stream)]);
         assert_eq!(cut("a"), cut("a"));
         assert_ne!(cut("a"), cut("b"));
     }

@@ -134,7 +134,8 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
         spent += (now - before) * of(&alive);
         before = now;
         let cut = |(objective, seen): (&Vec<Vec<Vec<f64>>>, &Vec<usize>)| -> Vec<Vec<Vec<f64>>> {
-            let strata = |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(of, &seen)| of[..seen].to_vec()).collect();
+            let strata =
+                |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(of, &seen)| of[..seen].to_vec()).collect();
             objective.iter().map(strata).collect()
         };
         let gains: Vec<_> = shuffled.iter().zip(&seen).map(cut).collect();

@@ -176,7 +176,7 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants:
         let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
         Some((Arc::clone(key), parts?.concat()))
     };
-    put(run, known.into_iter().filter_map(fits).collect())?;
+    put(run, &known.into_iter().filter_map(fits).collect::<Vec<_>>())?;
     Ok(true)
 }
 
@@ -187,7 +187,9 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
     let values = || -> Result<Vec<(usize, f64)>> {
         let sheet = tokens::sheet(evaluation, run.store)?;
         let documents = match run.store.look(&evaluation.tokens) {
-            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => Some(defined::documents(&object)?),
+            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => {
+                Some(defined::documents(&object)?)
+            }
             _ => None,
         };
         let mut values = Vec::new();

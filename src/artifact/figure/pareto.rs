@@ -40,10 +40,14 @@ impl Pareto {
     /// # Errors
     /// When no dot has two numbers that can be drawn.
     pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
-        let seen: Vec<(&Dot, f64, f64, f64)> = self.dots.iter().filter_map(|dot| {
-            let error = drawable(dot.error).unwrap_or(0.0).abs();
-            Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, error))
-        }).collect();
+        let seen: Vec<(&Dot, f64, f64, f64)> = self
+            .dots
+            .iter()
+            .filter_map(|dot| {
+                let error = drawable(dot.error).unwrap_or(0.0).abs();
+                Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, error))
+            })
+            .collect();
         let xs = Range::of(seen.iter().map(|(_, x, ..)| *x), self.x.scale);
         let ys = Range::of(seen.iter().flat_map(|(_, _, y, error)| [y - error, y + error]), self.y.scale);
         let (Some(xs), Some(ys)) = (xs, ys) else {
@@ -61,15 +65,7 @@ impl Pareto {
             methods.into_iter().map(|(method, label)| (Key::Bar(palette::of(method)), label.to_owned())).collect();
         let ticks = xs.ticks(6);
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
-        let plan = FramePlan {
-            around,
-            axis: &self.y,
-            range: ys,
-            entries: &keys,
-            head: RADIUS,
-            foot: RADIUS,
-            aside,
-        };
+        let plan = FramePlan { around, axis: &self.y, range: ys, entries: &keys, head: RADIUS, foot: RADIUS, aside };
         let frame = Frame::draw(scene, plan);
         let place = |x: f64| frame.left + xs.place(x) * (frame.right - frame.left);
         // Survivors lie on top.
