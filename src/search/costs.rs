@@ -39,7 +39,8 @@ impl Costs {
         let late = late.filter(|(most, time)| time > most);
         let late = late.map(|(most, time)| format!("{time:.2} ms by the cost model, not {most}"));
         let large = budget.memory.filter(|most| self.bytes > *most);
-        let large = large.map(|most| format!("{:.4} GB of weights, not {:.4}", gigabytes(self.bytes), gigabytes(most)));
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let large = large.map(|most| format!("{:.2} MB of weights, not {:.2}", megabytes(self.bytes), megabytes(most)));
         slow.or(late).or(large)
     }
 }
