@@ -280,6 +280,11 @@ fn commands_that_do_something_tell_it_by_the_schema() {
     let scored = of(&["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
     assert_eq!((&scored["model"], &scored["scores"][0]["of"]), (&json!("backbone"), &json!("copa(limit=4)")));
     assert_eq!(scored["lm_eval"]["n-samples"]["copa"]["effective"], 4);
+    let line =
+        ["search", "backbone", "--budget", "layers=1", "--tasks", "copa.jsonl", "--calibration", "train.txt:8x64"];
+    let searched = of(&[&line[..], &["--criteria", "shortgpt", "--recoveries", "none,ghosted"]].concat(), "search");
+    assert_eq!(searched["searches"][0]["candidates"].as_array().unwrap().len(), 2, "{searched}");
+    assert!(searched["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).exists()));
     let exported = of(&[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
     assert_eq!(
         (&exported["folders"][0]["folder"], &exported["folders"][0]["needs_code"]),

@@ -43,6 +43,9 @@ pub fn search_names(name: &str, searches: usize) -> Vec<String> {
     [format!("{name}.json"), format!("{name}.md")].into_iter().chain(figures).collect()
 }
 
+/// What a candidate has on the axis to the right.
+type Along = fn(&Candidate) -> f64;
+
 /// Quality against speed, and against bytes.
 fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
     let Some(objective) = found.objectives.first() else { return Ok(Vec::new()) };
@@ -51,7 +54,7 @@ fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
         true => Axis { label: "Accuracy in the race".into(), unit: "%".into(), ..Axis::default() },
         false => Axis { label: "Loss in the race, less is better".into(), unit: "nats".into(), ..Axis::default() },
     };
-    let forms: [(&str, &str, &str, fn(&Candidate) -> f64); 2] = [
+    let forms: [(&str, &str, &str, Along); 2] = [
         ("speed", "Speedup by the cost model", "×", |of| of.costs.speedup),
         ("bytes", "Weights", "MB", |of| of.costs.bytes as f64 / 1e6),
     ];

@@ -26,6 +26,7 @@ use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::export::{self, Exported, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Budget, Grid, Latency, Search};
+use crate::latency::LatencyResult;
 use crate::model::Config;
 use crate::options::Options;
 use crate::quantity::{Gigabytes, MOST};
@@ -255,7 +256,7 @@ fn of_model(
                 Some(_) => {
                     let outcome = work(&dense, &home::below(arguments.results.as_ref(), "results", None))?;
                     let sample = outcome.cells.first().and_then(|of| of.prompt(&arguments.prompt)?.sample.as_ref());
-                    sample.and_then(|of| of.spread()).map(|of| of.mean)
+                    sample.and_then(LatencyResult::spread).map(|of| of.mean)
                 }
                 None => None,
             };

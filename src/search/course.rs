@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use super::candidates::{self, Costs};
+use super::candidates;
+use super::costs::Costs;
 use super::found::{Candidate, Fate, Found, Judged, LeftOut, Objective, Round, Score, Spent};
 use super::race::{judge, mean_of_means};
 use super::route::{Place, Repair, Route, layers};
@@ -12,6 +13,7 @@ use super::simulation::judged;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings, Where, stored_program};
 use crate::grid::{Cell, Draw, Evaluate, Grid, MethodAxis, Perplexity, Search, TaskUse};
+use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice, deployed};
 use crate::plan::Plan;
 use crate::recovery::Recovery;
@@ -363,8 +365,11 @@ fn race(
     Ok((rounds, spent))
 }
 
+/// Which stretches of a stratum's order.
+type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
+
 /// What is scored of each stratum: some stretches of its order.
-fn evaluate(spec: &Search, tracks: &[Track], draws: &dyn Fn(&Track, usize) -> Vec<(usize, usize)>) -> Evaluate {
+fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
     let (mut perplexity, mut tasks) = (Vec::new(), Vec::new());
     for track in tracks {
         for (at, stratum) in track.strata.iter().enumerate() {
@@ -422,7 +427,7 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
         let Some(racer) = racers.iter_mut().find(|of| of.cell == result.cell) else { continue };
         let sample = result.prompt(&spec.prompt).and_then(|of| of.sample.as_ref());
         racer.milliseconds = milliseconds(result, spec);
-        let speedup = sample.and_then(|of| of.speedup()).map(|of| of.ratio);
+        let speedup = sample.and_then(LatencyResult::speedup).map(|of| of.ratio);
         let slow = spec.budget.speedup.zip(speedup).filter(|(wanted, found)| found < wanted);
         let slow = slow.map(|(wanted, found)| format!("measured {found:.3} times as fast, not {wanted}"));
         let late = spec.budget.latency.zip(racer.milliseconds).filter(|(most, found)| found > most);

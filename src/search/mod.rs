@@ -3,7 +3,7 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `candidates` | which cells meet the budget by the cost model, which copies are one |
+//! | `costs`, `candidates` | what a variant costs by the cost model; which cells meet the budget |
 //! | `schedule`, `race` | how many items a round sees; who leaves after it |
 //! | `route` | what candidates share, and so what a round costs |
 //! | `course` | a search from its candidates to its judgement, with the help of who runs grids |
@@ -12,6 +12,7 @@
 //! | `simulation` | races on scores that are known already |
 
 mod candidates;
+mod costs;
 mod course;
 mod found;
 mod race;
@@ -20,7 +21,8 @@ mod route;
 mod schedule;
 mod simulation;
 
-pub use candidates::{Costs, parts, shallowest};
+pub use candidates::{parts, shallowest};
+pub use costs::Costs;
 pub use course::{Laboratory, search};
 pub use found::{Candidate, Fate, Found, Judged, LeftOut, Objective, Round, Score, Spent};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};

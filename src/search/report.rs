@@ -67,6 +67,12 @@ impl Found {
         if survivors > 1 {
             lines.push(format!("Not separated at {}: {survivors} candidates. Their order says nothing.", self.alpha));
         }
+        if self.candidates.iter().any(|of| of.items != self.candidates[0].items) {
+            lines.push(
+                "Scores are of the items that each saw: those of unlike numbers of items are told apart by p alone."
+                    .to_owned(),
+            );
+        }
         for (objective, gap) in self.objectives.iter().zip(&self.winners_curse) {
             let gap =
                 if objective.name == "accuracy" { format!("{gap:+.2} points") } else { format!("{gap:+.4} nats") };

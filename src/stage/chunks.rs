@@ -382,7 +382,7 @@ impl ChunkRun<'_> {
 }
 
 /// Stores scores that are known from elsewhere, together.
-pub(super) fn put(run: &Context<'_>, scores: Vec<(Arc<Key>, Vec<f64>)>) -> Result<()> {
+pub(super) fn put(run: &Context<'_>, scores: &[(Arc<Key>, Vec<f64>)]) -> Result<()> {
     let packing = |(key, values): &(Arc<Key>, Vec<f64>)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))]);
     run.store.put_all(scores.iter().map(packing).collect())?;
     scores.iter().for_each(|(key, _)| run.stored_scores(key));

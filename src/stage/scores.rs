@@ -174,7 +174,7 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants:
         let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
         Some((Arc::clone(key), parts?.concat()))
     };
-    put(run, known.into_iter().filter_map(fits).collect())?;
+    put(run, &known.into_iter().filter_map(fits).collect::<Vec<_>>())?;
     Ok(true)
 }
 

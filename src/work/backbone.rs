@@ -121,7 +121,7 @@ pub struct Evaluation {
 impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Windows(text) => write!(f, "{}@{}", text.corpus, text.length),
+            Self::Windows(text) => text.fmt(f),
             Self::Task(task) => task.fmt(f),
             Self::Defined(task) => task.fmt(f),
         }

@@ -67,7 +67,7 @@ pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
     let mut rejected = vec![false; p.len()];
     for (rank, &test) in order.iter().enumerate() {
-        if !(p[test] <= level / (p.len() - rank) as f64) {
+        if p[test].is_nan() || p[test] > level / (p.len() - rank) as f64 {
             break;
         }
         rejected[test] = true;
@@ -78,7 +78,7 @@ pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
 /// P(|T| ≥ |t|) of Student's t with so many degrees of freedom: the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²)
 /// (Abramowitz and Stegun 26.7.1).
 pub fn two_sided(t: f64, freedom: f64) -> f64 {
-    if t.is_nan() || !(freedom > 0.0) {
+    if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
         return f64::NAN;
     }
     // Both arguments are made where they do not cancel.
