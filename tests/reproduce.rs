@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::SystemTime;
 
 use common::world::{World, table};
 
@@ -57,6 +60,72 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     for (name, before) in forms.iter().zip(first) {
         assert_eq!(fs::read(folder.join(name)).unwrap(), before, "{name} of the second run");
     }
+}
+
+/// The files below a folder with their times.
+fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let mut found = BTreeMap::new();
+    for path in fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
+        match path.is_dir() {
+            true => found.extend(times(&path)),
+            false => {
+                found.insert(path.clone(), path.metadata().unwrap().modified().unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_finished_artifact_is_made_anew_only_where_something_of_it_changed() {
+    let world = experiments("mine");
+    let (mini, nothing) = (["reproduce", "mini"], "its files are as they were written: nothing to do");
+    let printed = || {
+        let output = world.ghostlab(&mini);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (first, log) = printed();
+    assert!(!log.contains(nothing), "{log}");
+    let (before, tables) = (times(&world.path("results")), fs::read(world.path("results/mini/tiny/mini.csv")).unwrap());
+    let (again, log) = printed();
+    assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
+    assert_eq!(again, first);
+    assert!(times(&world.path("results")) == before, "nothing is written");
+    // A file that lacks is made anew.
+    let anew = || {
+        let said = made(&world, &mini);
+        assert!(!said.contains(nothing), "{said}");
+        assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), tables);
+        said
+    };
+    fs::remove_file(world.path("results/mini/tiny/mini.md")).unwrap();
+    anew();
+    assert!(world.path("results/mini/tiny/mini.md").is_file());
+    assert!(made(&world, &mini).contains(nothing));
+    // One that somebody changed is not replaced without a word.
+    let (csv, whole) = (world.path("results/mini/tiny/mini.csv"), tables.clone());
+    fs::write(&csv, "mine").unwrap();
+    let refused = world.ghostlab(&mini);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("mini.csv"), "{}", text(&refused));
+    fs::write(&csv, whole).unwrap();
+    assert!(made(&world, &mini).contains(nothing));
+    // A stored object that is damaged, in the same length, is found.
+    let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
+    let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&pack).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&pack, bytes).unwrap();
+    anew();
+    // So is another description.
+    assert!(made(&world, &mini).contains(nothing));
+    world.write(
+        "experiments/mini.yaml",
+        fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("small table", "small  table"),
+    );
+    assert!(!made(&world, &mini).contains(nothing));
 }
 
 #[test]

@@ -52,8 +52,8 @@ impl<'a> Finished<'a> {
 
     /// The same of what is made of a plan: with everything of it that is stored. None where something lacks.
     pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, of: &Value) -> Option<Self> {
-        let place = |key| store.has(key).then(|| store.lies(key));
-        let places: BTreeSet<PathBuf> = plan.keys().map(|key| place(key)).collect::<Option<_>>()?;
+        let places = plan.keys().map(|key| store.has(key).then(|| store.lies(key)));
+        let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
         let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
         let objects = contents(store, &places)?;
         let inputs = plan.inputs.by_path();

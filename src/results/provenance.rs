@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Protocol, RunDescription};
 use crate::error::{Error, Result};
@@ -58,26 +59,37 @@ fn is_not(recorded: &bool) -> bool {
     !recorded
 }
 
+/// What is asked of a record whose cells are not: they are passed over, as they are most of it.
+#[derive(Deserialize)]
+struct RecordOutline {
+    #[serde(default)]
+    description: Value,
+    #[serde(default)]
+    recorded: Value,
+    #[serde(default)]
+    finished: Value,
+}
+
 impl Provenance {
     /// The file's name in a results folder.
     pub const FILE: &str = "run.json";
 
     /// What a results folder belongs to, by its record; none where it has none, or one from before descriptions were kept.
     pub fn described(folder: &Path) -> Option<RunDescription> {
-        serde_json::from_value(Self::raw(folder)?.get_mut("description")?.take()).ok()
+        serde_json::from_value(Self::outline(folder)?.description).ok()
     }
 
     /// Whether a folder holds the recorded run.
     pub fn is_recorded(folder: &Path) -> bool {
-        Self::raw(folder).is_some_and(|record| record["recorded"] == true)
+        Self::outline(folder).is_some_and(|record| record.recorded == true)
     }
 
     /// When the run in a folder was finished, as its record says.
     pub fn finished(folder: &Path) -> Option<String> {
-        Some(Self::raw(folder)?["finished"].as_str()?.to_owned())
+        Some(Self::outline(folder)?.finished.as_str()?.to_owned())
     }
 
-    fn raw(folder: &Path) -> Option<serde_json::Value> {
+    fn outline(folder: &Path) -> Option<RecordOutline> {
         Self::read(folder).ok()
     }
 

@@ -32,9 +32,7 @@ impl Kind for F32 {
 
     #[inline]
     fn multiply(rows: &MatrixView<'_, f32>, block: Range<usize>, panel: &[f32], out: TileOut<'_>) {
-        let mut of = [&[][..]; ROWS];
-        of.iter_mut().zip(block.clone()).for_each(|(of, row)| *of = rows.row(row));
-        Tile::best().multiply(&of[..block.len()], panel, piece(rows.width()), out);
+        Tile::best().multiply(rows.block(block.clone()), block.len(), panel, piece(rows.width()), out);
     }
 }
 
@@ -62,45 +60,43 @@ impl Tile {
         Self::Plain
     }
 
-    /// Up to 8 rows with one panel, in pieces of so many numbers along `inner`.
+    /// Up to 8 rows with one panel, in pieces of so many numbers along `inner`. The rows' starts lie a stride apart.
     ///
     /// # Shapes
-    /// `rows [rows][inner]`, `panel [inner, 32]`; panics where there are fewer.
+    /// `x [rows, inner]`, `panel [inner, 32]`; panics where there are fewer.
     #[inline]
-    fn multiply(self, rows: &[&[f32]], panel: &[f32], piece: usize, mut out: TileOut<'_>) {
-        let inner = panel.len() / LANES;
-        assert!(rows.len() <= ROWS && rows.iter().all(|row| row.len() == inner));
+    fn multiply(self, x: (&[f32], usize), rows: usize, panel: &[f32], piece: usize, mut out: TileOut<'_>) {
+        let (inner, (numbers, apart)) = (panel.len() / LANES, x);
+        assert!((1..=ROWS).contains(&rows) && (rows - 1) * apart + inner <= numbers.len());
         match self {
-            Self::Plain => plain(rows, panel, piece, out),
+            Self::Plain => plain(x, rows, panel, piece, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
             // that are written.
             Self::Avx512 => unsafe {
-                let (place, adds) = (out.rows(rows.len()), out.adds);
-                match *rows {
-                    [a, b, c, d, e, f, g, h] => x86::avx512([a, b, c, d, e, f, g, h], panel, piece, place, adds),
-                    [a, b, c, d, e, f, g] => x86::avx512([a, b, c, d, e, f, g], panel, piece, place, adds),
-                    [a, b, c, d, e, f] => x86::avx512([a, b, c, d, e, f], panel, piece, place, adds),
-                    [a, b, c, d, e] => x86::avx512([a, b, c, d, e], panel, piece, place, adds),
-                    [a, b, c, d] => x86::avx512([a, b, c, d], panel, piece, place, adds),
-                    [a, b, c] => x86::avx512([a, b, c], panel, piece, place, adds),
-                    [a, b] => x86::avx512([a, b], panel, piece, place, adds),
-                    [a] => x86::avx512([a], panel, piece, place, adds),
-                    _ => (),
+                let (place, adds) = (out.rows(rows), out.adds);
+                match rows {
+                    8 => x86::avx512::<8>(x, panel, piece, place, adds),
+                    7 => x86::avx512::<7>(x, panel, piece, place, adds),
+                    6 => x86::avx512::<6>(x, panel, piece, place, adds),
+                    5 => x86::avx512::<5>(x, panel, piece, place, adds),
+                    4 => x86::avx512::<4>(x, panel, piece, place, adds),
+                    3 => x86::avx512::<3>(x, panel, piece, place, adds),
+                    2 => x86::avx512::<2>(x, panel, piece, place, adds),
+                    _ => x86::avx512::<1>(x, panel, piece, place, adds),
                 }
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; three rows further on lie their own sums.
             Self::Avx2 => unsafe {
-                let ((first, stride), adds) = (out.rows(rows.len()), out.adds);
+                let ((first, stride), adds) = (out.rows(rows), out.adds);
                 // Sixteen registers hold the sums of three rows, and what they are made of.
-                for (index, rows) in rows.chunks(3).enumerate() {
-                    let place = (first.add(3 * index * stride), stride);
-                    match *rows {
-                        [a, b, c] => x86::avx2([a, b, c], panel, piece, place, adds),
-                        [a, b] => x86::avx2([a, b], panel, piece, place, adds),
-                        [a] => x86::avx2([a], panel, piece, place, adds),
-                        _ => (),
+                for top in (0..rows).step_by(3) {
+                    let (x, place) = ((&numbers[top * apart..], apart), (first.add(top * stride), stride));
+                    match rows - top {
+                        1 => x86::avx2::<1>(x, panel, piece, place, adds),
+                        2 => x86::avx2::<2>(x, panel, piece, place, adds),
+                        _ => x86::avx2::<3>(x, panel, piece, place, adds),
                     }
                 }
             },
@@ -110,12 +106,12 @@ impl Tile {
 
 /// Rows with a panel, on any processor. Where additions are not fused in hardware (x86 before 2013), they are two operations, as
 /// those of the `gemm` crate.
-fn plain(rows: &[&[f32]], panel: &[f32], piece: usize, mut out: TileOut<'_>) {
+fn plain((x, apart): (&[f32], usize), rows: usize, panel: &[f32], piece: usize, mut out: TileOut<'_>) {
     let fused = |x: f32, weight: f32, sum: f32| {
         if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { x * weight + sum } else { x.mul_add(weight, sum) }
     };
     let adds = out.adds;
-    for (index, row) in rows.iter().enumerate() {
+    for (index, row) in (0..rows).map(|row| &x[row * apart..][..panel.len() / LANES]).enumerate() {
         out.adds = adds;
         let pieces = row.chunks(piece).zip(panel.chunks(piece * LANES));
         for (row, panel) in pieces {
@@ -139,17 +135,17 @@ mod x86 {
     use super::LANES;
 
     /// # Safety
-    /// The processor has AVX-512F; each row is as long as the panel has lines of 32; `out` is the place of the first row's
+    /// The processor has AVX-512F; there are `R` rows, `apart` from start to start, each as long as the panel has lines of 32; `out` is the place of the first row's
     /// sums and how far the others' are apart, each 32 numbers long.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512<const R: usize>(
-        rows: [&[f32]; R],
+        (x, apart): (&[f32], usize),
         panel: &[f32],
         piece: usize,
         (out, stride): (*mut f32, usize),
         mut adds: bool,
     ) {
-        let rows = rows.map(<[f32]>::as_ptr);
+        let x = x.as_ptr();
         let mut first = 0;
         for panel in panel.chunks(piece * LANES) {
             let weights = panel.as_ptr();
@@ -161,9 +157,9 @@ mod x86 {
                     let line = weights.add(k * LANES);
                     [_mm512_loadu_ps(line), _mm512_loadu_ps(line.add(16))]
                 };
-                for (row, parts) in rows.iter().zip(&mut parts) {
-                    // SAFETY: rows are as long as the panel has lines.
-                    let x = _mm512_set1_ps(unsafe { *row.add(first + k) });
+                for (row, parts) in parts.iter_mut().enumerate() {
+                    // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
+                    let x = _mm512_set1_ps(unsafe { *x.add(row * apart + first + k) });
                     for (part, half) in parts.iter_mut().zip(halves) {
                         *part = _mm512_fmadd_ps(x, half, *part);
                     }
@@ -188,13 +184,13 @@ mod x86 {
     /// The processor has AVX2 and FMA; else as [`avx512`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn avx2<const R: usize>(
-        rows: [&[f32]; R],
+        (x, apart): (&[f32], usize),
         panel: &[f32],
         piece: usize,
         (out, stride): (*mut f32, usize),
         mut adds: bool,
     ) {
-        let rows = rows.map(<[f32]>::as_ptr);
+        let x = x.as_ptr();
         let mut first = 0;
         for panel in panel.chunks(piece * LANES) {
             let weights = panel.as_ptr();
@@ -203,9 +199,9 @@ mod x86 {
             for k in 0..lines {
                 // SAFETY: line `k` ends inside the panel.
                 let quarters = [0, 8, 16, 24].map(|at| unsafe { _mm256_loadu_ps(weights.add(k * LANES + at)) });
-                for (row, parts) in rows.iter().zip(&mut parts) {
-                    // SAFETY: rows are as long as the panel has lines.
-                    let x = _mm256_set1_ps(unsafe { *row.add(first + k) });
+                for (row, parts) in parts.iter_mut().enumerate() {
+                    // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
+                    let x = _mm256_set1_ps(unsafe { *x.add(row * apart + first + k) });
                     for (part, quarter) in parts.iter_mut().zip(quarters) {
                         *part = _mm256_fmadd_ps(x, quarter, *part);
                     }
@@ -238,9 +234,9 @@ mod tests {
     }
 
     /// Eight rows of sums, pieces of 128 numbers, on top of one half.
-    fn sums(tile: Tile, rows: &[&[f32]], panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
+    fn sums(tile: Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
         let mut sums = [0.5; LANES * ROWS];
-        tile.multiply(rows, panel, 128, TileOut::new(&mut sums, LANES, adds));
+        tile.multiply((x, panel.len() / LANES), rows, panel, 128, TileOut::new(&mut sums, LANES, adds));
         sums
     }
 
@@ -290,9 +286,8 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
             let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
-            let rows: Vec<&[f32]> = x.chunks(300).take(8).collect();
             for adds in [false, true] {
-                let [a, b] = [Tile::Avx512, Tile::Avx2].map(|tile| sums(tile, &rows, &panel, adds));
+                let [a, b] = [Tile::Avx512, Tile::Avx2].map(|tile| sums(tile, &x, ROWS, &panel, adds));
                 assert_eq!(a.map(f32::to_bits), b.map(f32::to_bits));
             }
         }
@@ -302,7 +297,7 @@ mod tests {
     fn the_plain_way_gives_the_same_sums_but_for_rounding() {
         let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
         let row: Vec<f32> = (0..300).map(noise).collect();
-        let [best, plain] = [Tile::best(), Tile::Plain].map(|tile| sums(tile, &[&row], &panel, true));
+        let [best, plain] = [Tile::best(), Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));
         assert!(best.iter().zip(plain).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 }

@@ -76,6 +76,16 @@ impl<'a, T> MatrixView<'a, T> {
         }
     }
 
+    /// The elements from the first of some rows to the last, and how far the rows' starts lie apart.
+    pub(super) fn block(&self, rows: std::ops::Range<usize>) -> (&'a [T], usize) {
+        assert!(
+            rows.start < rows.end && rows.end <= self.rows && self.column_stride == 1,
+            "a matrix view has no such rows"
+        );
+        let last = (rows.end - 1) * self.row_stride + self.columns;
+        (&self.data[rows.start * self.row_stride..last], self.row_stride)
+    }
+
     fn checked(self) -> Self {
         if self.rows > 0 && self.columns > 0 {
             let last = (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride;
