@@ -149,14 +149,18 @@ fn llama_cpp_tokenises_ten_thousand_lines_as_the_original_tokenizer_does() {
     }
     let embedded = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny");
     let texts = read_rows(embedded.join("corpora/web-train.jsonl.gz"), None).unwrap();
-    lines.extend(texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty()).take(4000).map(str::to_owned));
+    lines.extend(
+        texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty()).take(4000).map(str::to_owned),
+    );
     assert!(lines.len() > 10_000, "{}", lines.len());
-    let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
+    let bytes =
+        |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
     let split = |pattern: &str| {
         let step = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
         json!({"type": "Sequence", "pretokenizers": [step, bytes(false)]})
     };
-    let digits = json!({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, bytes(true)]});
+    let digits =
+        json!({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, bytes(true)]});
     let llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let tekken = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let world = World::new();
@@ -215,7 +219,10 @@ fn a_quantised_file_scores_here_as_in_llama_cpp_and_generates_alike() {
             of => quantise(&whole, &world.path(&format!("{of}.gguf")), of),
         };
         let path = file.to_str().unwrap();
-        let output = success(&world, &["score", path, "--perplexity", "text.jsonl@256", "--windows", "4", "--rule", "ptb", "--json"]);
+        let output = success(
+            &world,
+            &["score", path, "--perplexity", "text.jsonl@256", "--windows", "4", "--rule", "ptb", "--json"],
+        );
         let document: Value = serde_json::from_str(&output).unwrap();
         let ours = document["answer"]["lm_eval"]["results"]["text@256"]["perplexity,none"].as_f64().unwrap();
         let theirs = perplexity(&theirs(&python, &world, &file, &windows), &windows, 4096);
@@ -229,7 +236,13 @@ fn a_quantised_file_scores_here_as_in_llama_cpp_and_generates_alike() {
     let count = 24_usize;
     llama_cpp(
         &python,
-        &[Path::new("generate"), &whole, &world.path("prompt.json"), Path::new(&count.to_string()), &world.path("out.json")],
+        &[
+            Path::new("generate"),
+            &whole,
+            &world.path("prompt.json"),
+            Path::new(&count.to_string()),
+            &world.path("out.json"),
+        ],
     );
     let theirs: Vec<u32> = serde_json::from_value(json(&world.path("out.json"))).unwrap();
     let mut own = windows[0][..24].to_vec();

@@ -19,12 +19,7 @@ fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
     #[derive(Default)]
     struct Last(Vec<f32>);
     impl Observer<dyn ResidualStream> for Last {
-        fn after(
-            &mut self,
-            _: usize,
-            stream: Option<&dyn ResidualStream>,
-            _: f64,
-        ) -> ghostlab_core::error::Result<()> {
+        fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> ghostlab_core::error::Result<()> {
             self.0 = stream.unwrap().rows()?.values()?.to_vec();
             Ok(())
         }
@@ -83,7 +78,13 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
         "Qwen2ForCausalLM" => "qwen2",
         "Qwen3ForCausalLM" => "qwen3",
-        other => if other == "Olmo2ForCausalLM" { "olmo2" } else { panic!("{other}") },
+        other => {
+            if other == "Olmo2ForCausalLM" {
+                "olmo2"
+            } else {
+                panic!("{other}")
+            }
+        }
     };
     let cpu = Device::Cpu;
     let (mut rounded, mut written) = (std::collections::HashMap::new(), Vec::new());
@@ -172,7 +173,12 @@ fn each_architecture_in_a_gguf_file_is_the_backbone_of_its_folder() {
             let file = write(&fixture(&format!("arch/{name}")), temp.path(), dtype, &[]);
             let (from_file, from_folder) = (common::engines(&file), common::engines(&temp.path().join("rounded")));
             for (ours, theirs) in from_file.iter().zip(&from_folder) {
-                assert_eq!(logits(&**ours, &ids(name)), logits(&**theirs, &ids(name)), "{name} {dtype:?} {}", ours.id().name);
+                assert_eq!(
+                    logits(&**ours, &ids(name)),
+                    logits(&**theirs, &ids(name)),
+                    "{name} {dtype:?} {}",
+                    ours.id().name
+                );
             }
             if dtype == GgmlDType::F32 && name != "qwen2" {
                 let expected = flat(&tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["logits"]);
@@ -241,7 +247,10 @@ fn a_tokenizer_comes_back_out_of_the_entries_that_it_is_written_as() {
     use ghostlab_core::corpus::to_gguf;
     let own = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
     let mut lines = lines();
-    lines.extend(["", " ", "a  b\n\n c", "don't 12345 I'LL x\u{301}é\u{1F600}", "<|endoftext|>x", "\t\r\n tab"].map(str::to_owned));
+    lines.extend(
+        ["", " ", "a  b\n\n c", "don't 12345 I'LL x\u{301}é\u{1F600}", "<|endoftext|>x", "\t\r\n tab"]
+            .map(str::to_owned),
+    );
     let bytes = |regex: bool| serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
     let sequence = |first: serde_json::Value, regex: bool| serde_json::json!({"type": "Sequence", "pretokenizers": [first, bytes(regex)]});
     let digits = serde_json::json!({"type": "Digits", "individual_digits": true});

@@ -105,7 +105,12 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
 impl Layout {
     /// Bytes of a GGUF file's tensors.
     pub fn gguf_bytes(&self, of: GgufType) -> u64 {
-        self.tensors.iter().map(|tensor| (tensor.numbers() / of.of(&tensor.shape).block_size() as u64) * of.of(&tensor.shape).type_size() as u64).sum()
+        self.tensors
+            .iter()
+            .map(|tensor| {
+                (tensor.numbers() / of.of(&tensor.shape).block_size() as u64) * of.of(&tensor.shape).type_size() as u64
+            })
+            .sum()
     }
 
     /// Writes the variant as a GGUF file. `wrote` is told of every block's bytes.

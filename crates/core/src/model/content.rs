@@ -102,7 +102,8 @@ fn canonical(config: &Config) -> Value {
         attachments,
         notes: _,
     } = config;
-    let &Architecture { class: _, model_type: _, norms, query_key_norm, projection_bias, window: _, gguf: _ } = *architecture;
+    let &Architecture { class: _, model_type: _, norms, query_key_norm, projection_bias, window: _, gguf: _ } =
+        *architecture;
     let query_key_norm = match query_key_norm {
         QueryKeyNorm::None => "none",
         QueryKeyNorm::PerHead => "per head",

@@ -96,7 +96,8 @@ fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
 /// Whether the rows of a tensor are those of queries or keys, which an architecture's files may have by turns.
 pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
-    form.turns && part.is_some_and(|part| ["self_attn.q_proj", "self_attn.k_proj"].iter().any(|of| part.starts_with(of)))
+    form.turns
+        && part.is_some_and(|part| ["self_attn.q_proj", "self_attn.k_proj"].iter().any(|of| part.starts_with(of)))
 }
 
 /// The tensors of a file, by the names that a Hugging Face folder has; those that it does not know keep theirs.

@@ -19,7 +19,8 @@ pub(super) struct Splitter {
 }
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const PLAIN: Splitter =
@@ -27,7 +28,13 @@ const PLAIN: Splitter =
 pub(super) static SPLITTERS: [Splitter; 6] = [
     Splitter { names: &["gpt-2", "olmo", "mpt"], ..PLAIN },
     Splitter { names: &["smollm"], digits: true, ..PLAIN },
-    Splitter { names: &["llama-bpe", "llama3", "llama-v3"], pattern: Some(LLAMA3), ignore_merges: true, bos: true, ..PLAIN },
+    Splitter {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        pattern: Some(LLAMA3),
+        ignore_merges: true,
+        bos: true,
+        ..PLAIN
+    },
     Splitter { names: &["dbrx"], pattern: Some(LLAMA3), ..PLAIN },
     Splitter { names: &["qwen2", "deepseek-r1-qwen"], pattern: Some(QWEN2), nfc: true, ..PLAIN },
     Splitter { names: &["tekken"], pattern: Some(TEKKEN), ignore_merges: true, bos: true, ..PLAIN },

@@ -132,7 +132,9 @@ impl Vocabulary {
         if let Some((id, _)) = by_id.last_key_value().filter(|(id, _)| **id >= rows) {
             return Err(refused("model.vocab", &format!("ids below {rows}, the rows of the embedding"), &(*id).into()));
         }
-        let of = |id: usize| by_id.get(&id).map_or((format!("[PAD{id}]"), UNUSED), |(token, kind)| ((*token).to_owned(), *kind));
+        let of = |id: usize| {
+            by_id.get(&id).map_or((format!("[PAD{id}]"), UNUSED), |(token, kind)| ((*token).to_owned(), *kind))
+        };
         let (tokens, kinds) = (0..rows).map(of).unzip();
         Ok(Self { tokens, kinds })
     }
@@ -170,9 +172,10 @@ impl Vocabulary {
 
 /// `<0x0A>`
 fn is_byte(token: &str) -> bool {
-    token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>')).is_some_and(|digits| {
-        digits.len() == 2 && digits.bytes().all(|of| of.is_ascii_hexdigit())
-    })
+    token
+        .strip_prefix("<0x")
+        .and_then(|rest| rest.strip_suffix('>'))
+        .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|of| of.is_ascii_hexdigit()))
 }
 
 /// The merges, in either form in which they are written.
@@ -205,7 +208,9 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     let (mut digits, mut pattern, mut bytes) = (false, None, None);
     for step in steps {
         match step["type"].as_str() {
-            Some("Digits") if step["individual_digits"] == true && pattern.is_none() && bytes.is_none() => digits = true,
+            Some("Digits") if step["individual_digits"] == true && pattern.is_none() && bytes.is_none() => {
+                digits = true
+            }
             Some("Split")
                 if step["behavior"] == "Isolated" && step["invert"] != true && pattern.is_none() && bytes.is_none() =>
             {
