@@ -128,7 +128,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(grid config tokenizer weights corpus task race definition template meta pack record journal command plan);
+attacks!(grid config tokenizer weights gguf corpus task race definition template meta pack record journal command plan);
 
 #[test]
 fn a_call_that_waits_for_a_processor_is_not_taken_for_one_that_hangs() {

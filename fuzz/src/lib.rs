@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use ghostlab::archive::unpack;
-use ghostlab::corpus::{Tokenizer, read_rows};
+use ghostlab::checkpoint::{GgufText, GgufType, Layout};
+use ghostlab::corpus::{Tokenizer, read_rows, to_gguf};
 use ghostlab::error::Error;
 use ghostlab::grid::Grid;
-use ghostlab::model::{Config, Decoder, check_weights};
+use ghostlab::model::{Config, Decoder, Program, check_weights, deployed};
 use ghostlab::stage;
 use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
 use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
@@ -39,6 +40,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "config", seeds: config_seeds, run: config },
     FuzzTarget { name: "tokenizer", seeds: tokenizer_seeds, run: tokenizer },
     FuzzTarget { name: "weights", seeds: weights_seeds, run: weights },
+    FuzzTarget { name: "gguf", seeds: gguf_seeds, run: gguf },
     FuzzTarget { name: "corpus", seeds: corpus_seeds, run: corpus },
     FuzzTarget { name: "task", seeds: task_seeds, run: task },
     FuzzTarget { name: "race", seeds: race_seeds, run: race },
@@ -413,6 +415,61 @@ fn weights(data: &[u8]) {
             }
         }
     }
+}
+
+/// A backbone of four layers with a tokenizer of bytes, as it is exported, and headers that promise what is not there.
+fn gguf_seeds() -> Vec<Vec<u8>> {
+    let folder = checkout("tests/fixtures/arch/qwen3");
+    let config = Config::read(&folder).unwrap();
+    let dense = deployed(&Program::dense(config.layers), &config);
+    let layout = Layout::of(&config, &folder, &dense, None).unwrap();
+    let vocab: serde_json::Map<String, Value> = (b'a'..=b'z')
+        .chain(b'A'..=b'Z')
+        .enumerate()
+        .map(|(id, byte)| (char::from(byte).to_string(), json!(id)))
+        .collect();
+    let tokenizer = json!({
+        "added_tokens": [{"id": 60, "content": "<s>", "special": true}], "normalizer": null, "post_processor": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": false}
+    });
+    let entries = to_gguf(&tokenizer, config.vocab, &[("bos", Some(60))]).unwrap().entries;
+    let text = GgufText { name: "seed".to_owned(), entries };
+    let mut whole = Vec::new();
+    layout.write_gguf(&config, GgufType::Q8_0, &text, Path::new("seed"), &mut whole, &mut |_| Ok(())).unwrap();
+    let head = |version: u32, tensors: u64, entries: u64| {
+        [&b"GGUF"[..], &version.to_le_bytes(), &tensors.to_le_bytes(), &entries.to_le_bytes()].concat()
+    };
+    let entry = |key: &str, kind: u32, value: &[u8]| {
+        [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &kind.to_le_bytes(), value].concat()
+    };
+    vec![
+        whole,
+        head(3, 0, 0),
+        head(3, u64::MAX, 1),
+        head(9, 0, 0),
+        [head(3, 0, 1), entry("general.alignment", 4, &0_u32.to_le_bytes())].concat(),
+        [head(2, 0, 1), entry("a", 9, &[&8_u32.to_le_bytes()[..], &(1_u64 << 40).to_le_bytes()].concat())].concat(),
+    ]
+}
+
+fn gguf(data: &[u8]) {
+    with_file("m.gguf", data, |path| {
+        if let Err(error) = Tokenizer::load(path).and_then(|tokenizer| tokenizer.encode("a bc <s>")) {
+            sound(&error);
+        }
+        let read = Config::read(path).and_then(|config| check_weights(&config, path).map(|()| config));
+        match read {
+            Err(error) => sound(&error),
+            // What the header promises is there: only a number that is not finite can still be refused.
+            Ok(config) => {
+                if let Err(error) = Decoder::load_with(config, path) {
+                    sound(&error);
+                    assert!(error.to_string().contains("not a finite number"), "{error}");
+                }
+            }
+        }
+    });
 }
 
 /// The endings that a corpus may have; the first byte of the data picks one.

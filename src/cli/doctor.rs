@@ -8,13 +8,14 @@ use clap::Args;
 use super::answer::done::{Diagnosis, Mark, Thing};
 use super::answer::{self, Answer};
 use super::candidates;
+use super::doctor_model;
 use super::home::{self, StoreArgs};
 use super::out;
 use super::units::bytes;
 use super::verbosity::Look;
 use crate::artifact::{self, Artifact, Seen};
 use crate::error::{Error, Result};
-use crate::files::{disk, sha256};
+use crate::files::{disk, parts, sha256};
 use crate::grid::{AxisChoice, Grid, InputList, Need};
 use crate::hub::{Hub, HubSettings, Plan};
 use crate::machine::{self, Machine};
@@ -23,7 +24,8 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, `all`, or a grid file; without one, the machine alone is looked at.
+    /// `table2`, `figure1`, …, `all`, a grid file, or a model (its folder or .gguf file): what it is, how much memory it takes,
+    /// which criteria, recoveries and exports apply. Without one, the machine alone is looked at.
     #[arg(add = candidates::targets())]
     target: Option<String>,
     /// The profile to look at: `paper` needs the paper's models and data.
@@ -40,11 +42,11 @@ pub(super) struct Arguments {
 }
 
 impl Thing {
-    fn new(mark: Mark, what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
+    pub(super) fn new(mark: Mark, what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
         Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
     }
 
-    fn of(what: impl Into<String>, error: &Error) -> Self {
+    pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
     }
 }
@@ -54,11 +56,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Where none is named and no checkout is around, there is none to look at.
     let no_store = arguments.place.root().is_none();
     let store = looked.as_ref().ok();
+    let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
-        Some(target) => needs(target, arguments)?,
-        None => Vec::new(),
+        Some(target) if model.is_none() => needs(target, arguments)?,
+        _ => Vec::new(),
     };
-    let mut lines = Vec::new();
+    let mut lines = model.map_or_else(|| Ok(Vec::new()), doctor_model::lines)?;
     let mut seen: Vec<(&'static str, String)> = Vec::new();
     for of in &needs {
         for need in &of.needs {

@@ -30,6 +30,7 @@ mod cell_name;
 mod compare;
 mod completion;
 mod doctor;
+mod doctor_model;
 mod explain;
 mod export;
 mod fetch;

@@ -22,6 +22,7 @@ use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, Result, nearest};
 use crate::exec;
 use crate::files::atomic::write_atomically;
+use crate::files::gguf::is_gguf;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::files::{parts, regular};
 use crate::grid::{self, BackboneFile, EntryKind, Grid, HubSource};
@@ -33,7 +34,7 @@ use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; or the name of
+    /// A folder with config.json, tokenizer.json and *.safetensors; a .gguf file; `org/name[@revision]` of the hub's cache; or the name of
     /// a file in `backbones/`.
     #[arg(add = candidates::models())]
     model: String,
@@ -504,8 +505,9 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
         // What is no model is told first.
         Config::read_with_attachments(folder)?;
         let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
-        let name =
+        let name: String =
             whole.components().next_back().map_or(String::new(), |name| name.as_os_str().to_string_lossy().into());
+        let name = if is_gguf(folder) { name[..name.len() - ".gguf".len()].to_owned() } else { name };
         return Ok((name.clone(), json!({ name: {"path": absolute(model)?} })));
     }
     if !model.contains('/') {

@@ -54,7 +54,7 @@ impl Exporter<'_> {
         self.made(grid, cell, &mut |Made { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
-            let (mut entries, notes) = texts(&backbone.folder, config)?;
+            let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;
             entries.push((CELL.to_owned(), Entry::String(result.cell.to_string())));
             entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program())));
             let text = GgufText { name: result.cell.to_string(), entries };
@@ -82,7 +82,10 @@ impl Exporter<'_> {
 }
 
 /// The entries of a backbone's tokenizer and chat template, and what llama.cpp does otherwise.
-fn texts(backbone: &Path, config: &Config) -> Result<(Vec<(String, Entry)>, Vec<String>)> {
+///
+/// # Errors
+/// As [`to_gguf`]; files that cannot be read.
+pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<(Vec<(String, Entry)>, Vec<String>)> {
     let file = parts::tokenizer(backbone);
     let malformed = |error: serde_json::Error| {
         Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string())

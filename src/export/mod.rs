@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 pub use folder::{Exported, Form, MARK, check};
-pub use gguf::check_gguf;
+pub use gguf::{check_gguf, gguf_texts};
 
 use crate::checkpoint::Layout;
 use crate::error::{Error, Result};

@@ -81,8 +81,8 @@ pub(super) struct Schema {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BackboneEntry {
-    /// Its folder, with config.json, tokenizer.json and *.safetensors; from the folder of the file that says so. It wins
-    /// over `hub` where it is there.
+    /// Its folder, with config.json, tokenizer.json and *.safetensors, or its .gguf file; from the folder of the file that
+    /// says so. It wins over `hub` where it is there.
     pub(super) path: Option<PathBuf>,
     /// The model on the Hugging Face hub: `org/name`. `ghostlab fetch` brings it.
     pub(super) hub: Option<String>,

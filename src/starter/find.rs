@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::corpus::{Tokenizer, format};
 use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
 use crate::files::parts;
 use crate::linalg::hadamard;
 use crate::model::{Config, check_weights};
@@ -86,7 +87,8 @@ fn name_of(folder: &Path) -> String {
         std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
         _ => None,
     });
-    last.unwrap_or_else(|| "model".to_owned())
+    let last = last.unwrap_or_else(|| "model".to_owned());
+    if is_gguf(folder) { last[..last.len() - ".gguf".len()].to_owned() } else { last }
 }
 
 /// A file's name up to its first point.
@@ -129,7 +131,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     Ok((models, left_out))
 }
 
-/// Folders that hold a config or weights, in the order of their names; what lies in one is its own.
+/// Folders that hold a config or weights, and GGUF files, in the order of their names; what lies in one is its own.
 fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect();
@@ -138,15 +140,16 @@ fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     if folder.join("config.json").exists() || inner.iter().any(is_weights) {
         return vec![folder.to_owned()];
     }
+    let files: Vec<PathBuf> = inner.iter().filter(|path| is_gguf(path)).cloned().collect();
     let hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     inner.retain(|path| levels > 0 && path.is_dir() && !hidden(path));
-    inner.iter().flat_map(|path| folders(path, levels.saturating_sub(1))).collect()
+    files.into_iter().chain(inner.iter().flat_map(|path| folders(path, levels.saturating_sub(1)))).collect()
 }
 
 /// Nothing can be used.
 pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     let place = folder.display().to_string();
-    let expected = "a folder with config.json, tokenizer.json and *.safetensors, or folders of such";
+    let expected = "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or folders of such";
     if left_out.is_empty() {
         return Error::missing("there is no model").at(place).expected(expected).found("none");
     }

@@ -107,7 +107,7 @@ impl Inputs {
     /// # Errors
     /// A backbone that has none.
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
-        let files = ["tokenizer_config.json", "chat_template.jinja"].map(|name| folder.join(name));
+        let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::beside(folder, name));
         self.guarded(&[&files[0], &files[1]], || ChatTemplate::of_folder(folder))
     }
 

@@ -1,0 +1,116 @@
+//! `ghostlab doctor MODEL`: what a model is, what it takes, and what may be done with it.
+
+use std::path::Path;
+
+use super::answer::done::{Mark, Thing};
+use super::units::bytes;
+use crate::checkpoint::{GgufType, Layout, fits_gguf};
+use crate::corpus::Tokenizer;
+use crate::criterion::{self, PruneSpec};
+use crate::error::Result;
+use crate::export::gguf_texts;
+use crate::files::parts;
+use crate::model::architecture::QueryKeyNorm;
+use crate::model::{
+    Config, DeviceName, EngineChoice, FloatType, Placement, Products, Program, Sublayer, check_weights, deployed,
+};
+use crate::options::Options;
+use crate::recovery;
+
+/// What a look at a model says, line by line.
+///
+/// # Errors
+/// What is no model, or asks for something that is not computed.
+pub(super) fn lines(model: &Path) -> Result<Vec<Thing>> {
+    let config = Config::read_with_attachments(model)?;
+    check_weights(&config, model)?;
+    let good = |what: &str, found: String| Thing::new(Mark::Good, what, found, "");
+    let dense = deployed(&Program::dense(config.layers), &config);
+    let layout = Layout::of(&config, model, &dense, None)?;
+    let mut lines = vec![good("architecture", shape(&config)), good("attention", attention(&config))];
+    lines.push(good(
+        "parameters",
+        format!("{:.1} M, stored as {}", layout.parameters() as f64 / 1e6, FloatType::stored(model)?.name()),
+    ));
+    lines.extend(config.notes.iter().map(|note| Thing::new(Mark::Note, "config", note.clone(), "")));
+    lines.push(good("memory", memory(&config)));
+    lines.push(match Tokenizer::load(parts::tokenizer(model)) {
+        Ok(tokenizer) => good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
+        Err(error) => Thing::of("tokenizer", &error),
+    });
+    if !config.attachments.is_empty() {
+        let found = format!("{} operators beside the weights: it is scored, and not pruned", config.attachments.len());
+        lines.push(Thing::new(Mark::Note, "operators", found, "prune what it was exported from"));
+        return Ok(lines);
+    }
+    for of in criterion::described() {
+        let what = format!("criterion {}", of.name);
+        let cut = PruneSpec { backbone: "it", layers: config.layers, depth: 1 };
+        lines.push(match criterion::build(&of.name, &Options::new()).and_then(|rule| rule.check(&cut)) {
+            Ok(()) => good(&what, "applies".to_owned()),
+            Err(error) => Thing::new(Mark::Note, what, error.one_line(), error.advice().unwrap_or_default()),
+        });
+    }
+    for of in recovery::described() {
+        let what = format!("recovery {}", of.name);
+        lines.push(match recovery::build(&of.name, &Options::new()).and_then(|rule| rule.check(&config)) {
+            Ok(()) => good(&what, "applies".to_owned()),
+            Err(error) => Thing::new(Mark::Note, what, error.one_line(), error.advice().unwrap_or_default()),
+        });
+    }
+    if config.ends_in_norm(Sublayer::Mlp) {
+        let found = "the MLP's branch ends in a norm: ReplaceMe's map stands behind it and no weight takes it in";
+        lines.push(Thing::new(Mark::Note, "folding", found, ""));
+    }
+    lines.push(good(
+        "export",
+        "a Hugging Face folder, with a file of code where an operator stands beside the weights".to_owned(),
+    ));
+    lines.push(match fits_gguf(&config, &layout).and_then(|_| gguf_texts(model, &config)) {
+        Ok((_, notes)) => {
+            let types = GgufType::ALL.map(GgufType::name).join(", ");
+            let found = format!("{types}; cells whose repair is part of the weights");
+            Thing::new(Mark::Good, "export --gguf", found, notes.join("\n"))
+        }
+        Err(error) => Thing::new(Mark::Note, "export --gguf", error.one_line(), error.advice().unwrap_or_default()),
+    });
+    Ok(lines)
+}
+
+fn shape(config: &Config) -> String {
+    let Config { architecture, layers, hidden, intermediate, vocab, tied_embeddings, .. } = config;
+    let head = if *tied_embeddings { "the embedding as the head" } else { "a head of its own" };
+    format!("{}, {layers} layers of {hidden} channels, MLP of {intermediate}, {vocab} ids, {head}", architecture.class)
+}
+
+fn attention(config: &Config) -> String {
+    let Config { architecture, heads, kv_heads, head_dim, rope, windows, max_positions, .. } = config;
+    let mut said = vec![format!("{heads} heads of {head_dim} channels, {kv_heads} of keys and values")];
+    said.extend(match architecture.query_key_norm {
+        QueryKeyNorm::None => None,
+        QueryKeyNorm::PerHead => Some("norms on queries and keys by head".to_owned()),
+        QueryKeyNorm::WholeProjection => Some("norms on queries and keys".to_owned()),
+    });
+    said.extend(architecture.projection_bias.then(|| "biases".to_owned()));
+    said.push(format!("rope of base {}{}", rope.theta, if rope.scaling.is_some() { ", scaled (llama3)" } else { "" }));
+    let narrow: Vec<usize> = windows.iter().copied().flatten().collect();
+    said.push(match narrow.iter().min() {
+        None => "no windows".to_owned(),
+        Some(width) => format!("windows of {width} tokens in {} layers", narrow.len()),
+    });
+    said.extend(max_positions.map(|context| format!("trained on {context} tokens")));
+    said.join(", ")
+}
+
+/// Of weights and of a batch of one window of 2048 tokens.
+fn memory(config: &Config) -> String {
+    let candle = |dtype| EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
+    let choices = [
+        ("f32", EngineChoice::Cpu(Products::F32)),
+        ("bf16", EngineChoice::Cpu(Products::Bf16)),
+        ("f16", candle(FloatType::F16)),
+    ];
+    let weights = choices.map(|(name, choice)| format!("{} in {name}", bytes(choice.weight_bytes(config))));
+    let batch = config.batch_bytes(2048, 1);
+    format!("weights {}; a window of 2048 tokens {} beside them", weights.join(", "), bytes(batch))
+}
