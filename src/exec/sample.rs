@@ -300,6 +300,8 @@ fn items(
             }
             Ok((SampledItems::Documents(own, key.task()?.column), count))
         }
+        // A part of a generation is not held against its whole: texts are compared all at once or not at all.
+        (Subject::Defined(_), _) if evaluation.generates => Ok((SampledItems::Right(BTreeMap::new()), 0)),
         (Subject::Defined(used), _) => {
             let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
                 return Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()));

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ghostlab_definitions::Answer;
 use ghostlab_definitions::aggregate::DRAWS;
 use serde_json::Value;
 
@@ -153,7 +152,7 @@ impl<'a> Reader<'a> {
                 result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
-            let values = artifact.as_ref().map(scores::read).transpose()?;
+            let values = artifact.as_ref().filter(|_| !evaluation.generates).map(scores::read).transpose()?;
             let measure = Arc::clone(&evaluation.measure);
             match &evaluation.subject {
                 Subject::Windows(text) => {
@@ -167,18 +166,15 @@ impl<'a> Reader<'a> {
                 }
                 Subject::Defined(used) => {
                     let definition = &plan.grid.definitions[&used.name].definition;
-                    let scores = values.zip(self.documents[place].as_ref()).map(|(values, documents)| {
-                        let answers = documents.answers(definition.output, &values)?;
-                        let finite = |of: &Answer| match of {
-                            Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
-                            Answer::Texts(_) => true,
-                        };
+                    let documents = self.documents[place].as_ref();
+                    let scores = artifact.as_ref().zip(documents).map(|(artifact, documents)| {
+                        let (answers, non_finite) = documents.answered(definition, artifact)?;
                         Ok::<_, Error>(DefinedScores {
                             label: used.to_string(),
                             original: documents.original,
                             effective: documents.len(),
                             truncated: documents.truncated,
-                            non_finite: answers.iter().filter(|of| !of.iter().all(finite)).count(),
+                            non_finite,
                             scores: documents.judge(definition, &answers, DRAWS)?,
                             answers,
                         })

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::definition::Data;
+use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::library::resolved;
 use ghostlab_definitions::metric::{Kind, Output};
 use ghostlab_definitions::task::SEED;
@@ -279,14 +280,13 @@ impl Meant {
     }
 }
 
-/// The one place that says which kinds of definitions are run.
+/// What of a definition cannot be run is refused here.
 fn offered(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
-        Output::Generate => Err(Error::bad_input("`output_type: generate_until` is not run yet")
-            .at(definition.place.to_string())
-            .expected("multiple_choice, loglikelihood or loglikelihood_rolling")
-            .found("generate_until")),
+        Output::Generate => {
+            Generating::read(&definition.generation).map(drop).map_err(|error| error.at(definition.place.to_string()))
+        }
     }
 }
 

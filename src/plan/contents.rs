@@ -10,7 +10,7 @@ use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
-use crate::evaluate::prefix_token;
+use crate::evaluate::{end_of_text, prefix_token};
 use crate::files::sha256;
 use crate::grid::{Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{
@@ -23,6 +23,7 @@ use crate::recovery::{self, Recovery};
 use crate::stage::tokens::{self, RequestsOf};
 use crate::tasks::{self, Task};
 use crate::work::inputs::{BackboneFiles, Inputs};
+use ghostlab_definitions::metric::Output;
 use ghostlab_store::Key;
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
@@ -168,6 +169,9 @@ impl<'a> Contents<'a> {
         // On which the last digits of scores depend, and not what is asked.
         asked.as_object_mut().and_then(|of| of.remove("batch"));
         asked["tokenizer"] = json!(self.files.tokenizer);
+        if definition.output == Output::Generate {
+            asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
+        }
         Ok((measure, tokens::of_definition(&used.name, asked)))
     }
 }

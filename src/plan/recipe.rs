@@ -13,9 +13,10 @@ use crate::grid::{Calibration, Cell, Grid, Method};
 use crate::identity::{CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
 use crate::model::{Config, EngineRequest};
-use crate::stage::{distilled, latency, operator, scores, selection};
+use crate::stage::{distilled, generations, latency, operator, scores, selection};
 use crate::work::backbone::KeyedBackbone;
 use crate::work::inputs::Inputs;
+use ghostlab_definitions::metric::Output;
 use ghostlab_store::Key;
 
 /// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
@@ -75,7 +76,12 @@ impl BackbonePlan {
                 Subject::Defined(used) => contents.defined(used)?,
             };
             let journal = scores::journal(keyed, &tokens);
-            evaluations.push(Evaluation { subject, measure: Arc::new(measure), tokens: Arc::new(tokens), journal });
+            let generates = match &subject {
+                Subject::Defined(used) => grid.definitions[&used.name].definition.output == Output::Generate,
+                Subject::Windows(_) | Subject::Task(_) => false,
+            };
+            let (measure, tokens) = (Arc::new(measure), Arc::new(tokens));
+            evaluations.push(Evaluation { subject, measure, tokens, journal, generates });
         }
         let mut plan = Self {
             name: name.to_string(),
@@ -126,7 +132,8 @@ impl BackbonePlan {
         let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
             let key = |of: &Evaluation| {
                 let what = Arc::new(identity.measured(&of.measure));
-                Arc::new(scores::key(self.keyed(), operator, &of.tokens, &what))
+                let key = if of.generates { generations::key } else { scores::key };
+                Arc::new(key(self.keyed(), operator, &of.tokens, &what))
             };
             self.evaluations.iter().map(key).collect()
         };

@@ -9,6 +9,7 @@ use parts::{ChunkClaim, ChunkGroup, ChunkSweep, ScoredVariant, Tries, Unflushed}
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
+use crate::stage::generations;
 use crate::work::backbone::BackbonePlan;
 use crate::work::context::Context;
 use crate::work::hold::Hold;
@@ -150,7 +151,8 @@ impl ChunkRun<'_> {
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
-                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(KIND, hash);
+                    let kind = scoring.candidates.first().map_or(KIND, |of| of.key.kind());
+                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(kind, hash);
                     store.retire(journal, stored);
                     store.clear_attempts(&self.journal);
                 }
@@ -330,7 +332,7 @@ impl ChunkRun<'_> {
                 let key = candidate.key.hash().to_string();
                 let record = JournalRecord { key, chunk, values, seconds: seconds * part };
                 journal.push(&record)?;
-                candidate.take(&record, self.eval_set.count(chunk));
+                candidate.take(&record, self.eval_set);
             }
         }
         Ok(lost)
@@ -361,7 +363,7 @@ impl ChunkRun<'_> {
             candidates.iter().enumerate().map(|(index, c)| (c.key.hash().to_string(), index)).collect();
         for record in records.iter().filter(|record| record.chunk < self.eval_set.chunks()) {
             if let Some(&index) = by_key.get(&record.key) {
-                candidates[index].take(record, self.eval_set.count(record.chunk));
+                candidates[index].take(record, self.eval_set);
             }
         }
     }
@@ -381,12 +383,20 @@ impl ChunkRun<'_> {
 
 /// Stores what some candidates scored, together.
 fn put(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
-    let packing = |candidate: &mut &mut ScoredVariant| {
+    let mut packed = Vec::new();
+    for candidate in &mut candidates {
         let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
-        let bytes = bytes(&eval_set.assemble(&chunks));
-        run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])
-    };
-    run.store.put_all(candidates.iter_mut().map(packing).collect())?;
+        let values = eval_set.assemble(&chunks);
+        match eval_set.generations(&values)? {
+            None => {
+                packed.push(run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes(&values))]));
+            }
+            Some(answers) => generations::store(run.store, &candidate.key, candidate.seconds, &answers)?,
+        }
+    }
+    if !packed.is_empty() {
+        run.store.put_all(packed)?;
+    }
     candidates.iter().for_each(|candidate| run.stored_scores(&candidate.key));
     Ok(())
 }

@@ -6,6 +6,7 @@ pub mod activations;
 pub mod calibration;
 pub(crate) mod chunks;
 pub mod distilled;
+pub mod generations;
 pub mod group;
 pub mod latency;
 pub mod operator;
@@ -89,6 +90,7 @@ const STAGES: &[Stage] = &[
     selection::STAGE,
     operator::STAGE,
     scores::STAGE,
+    generations::STAGE,
     teacher::STAGE,
     distilled::STAGE,
     latency::STAGE,

@@ -30,20 +30,18 @@ use ghostlab_store::Lookup;
 pub use super::chunks::{KIND, journal, read};
 
 /// Scores lie in files of many.
-pub const STAGE: Stage = Stage {
-    inodes: |_| 0,
-    members: &[Member::Of(&[trial::REMOVED])],
-    words: Some(Words {
-        group: WorkKind::Score,
-        part: "scores",
-        about: "Its scores on a text or task.",
-        what: "scores on",
-        reads: |backbone, _, place| {
-            let of = &backbone.evaluations[place];
-            Some((format!("tokens of {}", of.subject), Arc::clone(&of.tokens)))
-        },
-    }),
-    ..Stage::new(KIND)
+pub const STAGE: Stage =
+    Stage { inodes: |_| 0, members: &[Member::Of(&[trial::REMOVED])], words: Some(WORDS), ..Stage::new(KIND) };
+
+pub(super) const WORDS: Words = Words {
+    group: WorkKind::Score,
+    part: "scores",
+    about: "Its scores on a text or task.",
+    what: "scores on",
+    reads: |backbone, _, place| {
+        let of = &backbone.evaluations[place];
+        Some((format!("tokens of {}", of.subject), Arc::clone(&of.tokens)))
+    },
 };
 
 /// The scores of a variant. Where it runs stands in its operator's key already.
@@ -151,14 +149,13 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
         for (cell, key) in variants.iter().map(|of| (of.cell, &of.scores[place])) {
             let told = !run.failed(cell) && run.tells_of(key);
             let Some(Lookup::Whole(object)) = told.then(|| run.store.look(key)) else { continue };
-            let values_of = read(&object)?;
             let value = match (&evaluation.subject, &sheet) {
-                (Subject::Windows(_), _) => Losses { windows: values_of }.perplexity(),
-                (Subject::Task(_), Some(sheet)) => 100.0 * answered(&values_of, sheet)?.1.column().value,
+                (Subject::Windows(_), _) => Losses { windows: read(&object)? }.perplexity(),
+                (Subject::Task(_), Some(sheet)) => 100.0 * answered(&read(&object)?, sheet)?.1.column().value,
                 (Subject::Defined(used), _) => {
                     let Some(documents) = &documents else { continue };
                     let definition = &run.grid.definitions[&used.name].definition;
-                    let answers = documents.answers(definition.output, &values_of)?;
+                    let (answers, _) = documents.answered(definition, &object)?;
                     let judged = documents.judge(definition, &answers, 0)?;
                     let Some(first) = judged.first() else { continue };
                     first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))

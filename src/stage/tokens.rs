@@ -2,6 +2,7 @@
 
 pub mod defined;
 mod make;
+mod prompts;
 
 use std::ops::Range;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub(crate) use make::{text, tokenise_missing, windows};
+pub(crate) use prompts::Prompts;
 
 use super::Stage;
 use super::payload::{from_json, to_json};
@@ -236,6 +238,7 @@ impl TaskTokens {
 pub enum Text {
     Windows(Windows),
     Task(TaskTokens),
+    Generation(Box<Prompts>),
 }
 
 impl Text {
@@ -244,6 +247,7 @@ impl Text {
         match self {
             Self::Windows(windows) => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
             Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), batch_tokens)?),
+            Self::Generation(prompts) => with(&prompts.eval_set()),
         }
     }
 }

@@ -101,6 +101,8 @@ pub struct Evaluation {
     pub tokens: Arc<Key>,
     /// The name of its journal and its claims.
     pub journal: String,
+    /// Whether variants answer it by texts.
+    pub generates: bool,
 }
 
 /// `c4@512`, or the task as the grid writes it.

@@ -9,7 +9,8 @@ use common::{fixture, relative_error};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::generate::{Detokenizer, End, Generation, Prompt, Sampling, Settings, Watch, generate};
 use ghostlab_core::model::{
-    Batch, Decoder, Engine, Observer, Operator, Program, Repairs, ResidualStream, Run, Sublayer, Trie,
+    Batch, CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
+    Repairs, ResidualStream, Run, Sublayer, Trie,
 };
 
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
@@ -272,4 +273,18 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
     let trunk = [Program::trunk(engine.config().layers)];
     assert!(generate(&engine, &trunk, &prompt(&[1]), &good(), &Digits, &mut ()).is_err());
     assert_eq!(run(&engine, &[], &good()), Vec::<Vec<Generation>>::new());
+}
+
+#[test]
+fn the_candle_engine_generates_the_same_tokens() {
+    for name in ["llama-gqa", "olmo2", "mistral", "qwen2"] {
+        let folder = fixture(&format!("arch/{name}"));
+        let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
+        let candle = CandleEngine::load(Config::read(&folder).unwrap(), &folder, at, None).unwrap();
+        let prompts: Vec<Prompt> = prompts().into_iter().step_by(5).collect();
+        let expected = run(&decoder(name), &prompts, &settings());
+        for batch in [1, 7] {
+            assert_eq!(run(&candle, &prompts, &Settings { batch, ..settings() }), expected, "{name}, batch {batch}");
+        }
+    }
 }

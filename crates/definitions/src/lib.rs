@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`value`], [`literal`], [`yaml`], [`pattern`] | Python's values, its literals, its YAML, its regular expressions |
 //! | `budget`, `exchange`, `method`, [`template`] | Jinja as Python prints it |
+//! | [`generation`] | what a generation is told |
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
 //! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, what it is; files, groups and tags |
 //! | `parquet`, [`rows`], [`document`], [`shots`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
@@ -22,6 +23,7 @@ pub mod edits;
 pub mod equivalent;
 mod exchange;
 pub mod filter;
+pub mod generation;
 pub mod library;
 pub mod literal;
 mod method;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
 use ghostlab_store::{Journal, JournalRecord, Key, Lease};
 
@@ -27,8 +28,8 @@ impl ScoredVariant {
         !self.settled && self.chunks[chunk].is_none()
     }
 
-    pub(crate) fn take(&mut self, record: &JournalRecord, count: usize) {
-        if record.values.len() == count && self.chunks[record.chunk].is_none() {
+    pub(crate) fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
+        if eval_set.fits(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
             self.chunks[record.chunk] = Some(record.values.clone());
             self.seconds += record.seconds;
         }

@@ -3,19 +3,23 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::results::{Judged, judged};
 use ghostlab_definitions::{Answer, Ask, Definition, Request, Setting, Task, Value};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{IDS, LOAD, REQUESTS, TaskTokens, id_bytes, load_bytes, places, put};
+use super::{IDS, LOAD, Prompts, REQUESTS, TaskTokens, id_bytes, load_bytes, places, put};
 use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, scored};
-use crate::evaluate::{EvalSet, TaskEncoder};
+use crate::evaluate::{EvalSet, TaskEncoder, end_tokens};
+use crate::generate::{Prompt, Sampling, Settings};
 use crate::grid::DefinitionUse;
+use crate::stage::generations::{self, GeneratedEnd};
 use crate::stage::payload::{from_json, to_json};
+use crate::stage::scores;
 use crate::tasks::{self, DocumentLimit, Tokenised};
 use crate::work::backbone::BackbonePlan;
 use crate::work::inputs::Given;
@@ -83,6 +87,9 @@ pub(super) fn store(
     (store, key): (&Store, &Key),
     seconds: impl Fn() -> f64,
 ) -> Result<()> {
+    if task.definition.output == Output::Generate {
+        return store_prompts(given, (backbone, tokenizer), (used, task), (store, key), seconds);
+    }
     let requests = requests(given, backbone, used, task)?;
     let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
     let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
@@ -187,6 +194,61 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
     count
 }
 
+/// Stores what a backbone is to continue.
+fn store_prompts(
+    given: Given<'_>,
+    (backbone, tokenizer): (&BackbonePlan, &Tokenizer),
+    (used, task): (&DefinitionUse, &Task),
+    (store, key): (&Store, &Key),
+    seconds: impl Fn() -> f64,
+) -> Result<()> {
+    let requests = requests(given, backbone, used, task)?;
+    let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
+    let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
+    let context = used.how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
+    let (end_of_text, end) = end_tokens(tokenizer, &tokenizer_config, &config)?;
+    let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
+    if max_tokens >= context {
+        return Err(Error::bad_input("new tokens leave no room for a prompt")
+            .at(format!("task {}", used.name))
+            .expected(format!("fewer new tokens than the backbone sees, which are {context}"))
+            .found(format!("{max_tokens} new tokens"))
+            .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
+    }
+    let tokenised = |request: &Request| -> Result<Vec<u32>> {
+        let Ask::Generate { context, .. } = &request.ask else {
+            return Err(Error::job("a likelihood is not generated"));
+        };
+        let place = |error: Error| error.at(format!("task {}, document {}", used.name, request.document + 1));
+        tasks::prompt(context, &encoder, used.how.bos).map_err(place)
+    };
+    let all: Vec<Result<Vec<u32>>> = requests.par_iter().map(tokenised).collect();
+    let all: Vec<Vec<u32>> = all.into_iter().collect::<Result<_>>()?;
+    // The likeliest tokens are the same each time.
+    let times = |request: &Request| if sampling.is_some() { request.repeats } else { 1 };
+    let prompts = requests.iter().zip(&all).flat_map(|(request, ids)| {
+        let identity = move |time: usize| format!("{}.{time}", request.document);
+        (0..times(request)).map(move |time| Prompt { identity: identity(time), ids: ids.clone() })
+    });
+    let documents = Documents {
+        original: task.documents.len(),
+        rows: task.documents[..requests.len()].to_vec(),
+        counts: requests.iter().map(times).collect(),
+        truncated: all.iter().filter(|ids| ids.len() > context - max_tokens).count(),
+    };
+    let sampling = sampling.map(|of| Sampling {
+        temperature: of.temperature,
+        top_p: of.top_p,
+        top_k: of.top_k,
+        seed: used.how.seed,
+    });
+    // The harness stops at the text of EOS, too.
+    let stops = until.into_iter().chain(end).collect();
+    let settings = Settings { stops, end_of_text, sampling, ..Settings::greedy(max_tokens, context) };
+    let prompts = Prompts::new(prompts.collect(), settings, tokenizer.clone());
+    prompts.store(store, key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
+}
+
 /// What the documents of a stored task are judged by.
 ///
 /// # Errors
@@ -243,6 +305,38 @@ impl Documents {
             }
         });
         Ok(each.collect())
+    }
+
+    /// The answers that a variant's stored object holds, and how many documents have one that is not finite.
+    ///
+    /// # Errors
+    /// Damage; when there are not as many answers as texts.
+    pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
+        if definition.output != Output::Generate {
+            let answers = self.answers(definition.output, &scores::read(object)?)?;
+            let finite = |of: &Answer| match of {
+                Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
+                Answer::Texts(_) => true,
+            };
+            let non_finite = answers.iter().filter(|of| !of.iter().all(finite)).count();
+            return Ok((answers, non_finite));
+        }
+        let texts = generations::read(object)?;
+        if texts.len() != self.counts.iter().sum::<usize>() {
+            return Err(Error::damaged("stored answers do not fit their questions")
+                .at(object.folder().display().to_string())
+                .expected(format!("{} texts", self.counts.iter().sum::<usize>()))
+                .found(texts.len().to_string()));
+        }
+        let mut rest = texts.as_slice();
+        let each = self.counts.iter().map(|count| {
+            let (own, later) = rest.split_at(*count);
+            rest = later;
+            let texts = own.iter().map(|of| of.text.clone()).cycle().take(definition.repeats.max(*count));
+            vec![Answer::Texts(texts.collect())]
+        });
+        let answers = each.collect();
+        Ok((answers, texts.iter().filter(|of| of.end == GeneratedEnd::NotFinite).count()))
     }
 
     /// What a definition makes of answers; `draws` as of [`judged`].

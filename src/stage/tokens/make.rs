@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use ghostlab_definitions::metric::Output;
 use rayon::prelude::*;
 
-use super::{TaskTokens, Text, defined, read_windows, store_requests, store_windows};
+use super::{Prompts, TaskTokens, Text, defined, read_windows, store_requests, store_windows};
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
@@ -80,6 +81,12 @@ pub(crate) fn tokenise_missing(
 pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     let read = |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
+        Subject::Defined(used) if run.grid.definitions[&used.name].definition.output == Output::Generate => {
+            let tokenizer = tokenizer(Given { grid: run.grid, inputs: run.inputs }, backbone)?;
+            // Beside the weights, operators and a batch.
+            let cache = run.settings.memory_bytes() / 4;
+            Prompts::read(artifact, tokenizer, cache).map(|prompts| Text::Generation(Box::new(prompts)))
+        }
         Subject::Task(_) | Subject::Defined(_) => TaskTokens::read(artifact).map(Text::Task),
     };
     tokens(run, backbone, key, read)

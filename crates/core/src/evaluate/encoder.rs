@@ -30,6 +30,44 @@ pub fn prefix_token<'a>(tokenizer_config: &'a Value, config: &'a Value) -> Optio
     token("bos").or_else(|| token("eos"))
 }
 
+/// The tokens that end a text, as a backbone's files write them: those of `config.json`, and the EOS of
+/// `tokenizer_config.json`.
+pub fn end_of_text<'a>(tokenizer_config: &'a Value, config: &'a Value) -> [&'a Value; 2] {
+    [&config["eos_token_id"], &tokenizer_config["eos_token"]]
+}
+
+/// The same as ids, and the text of the last.
+///
+/// # Errors
+/// An id beyond the vocabulary, a token that the tokenizer does not know.
+pub fn end_tokens(
+    tokenizer: &Tokenizer,
+    tokenizer_config: &Value,
+    config: &Value,
+) -> Result<(Vec<u32>, Option<String>)> {
+    let [ids, token] = end_of_text(tokenizer_config, config);
+    let listed = ids.as_array().map_or_else(|| std::slice::from_ref(ids), Vec::as_slice);
+    let beyond = |id: &Value| {
+        Error::bad_input("a special token is beyond the vocabulary")
+            .at("config.json, eos_token_id")
+            .expected(format!("an id below {}", tokenizer.vocab_size()))
+            .found(id.to_string())
+    };
+    let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| beyond(id));
+    let mut ids: Vec<u32> = listed.iter().filter(|id| !id.is_null()).map(id).collect::<Result<_>>()?;
+    let text = token.as_str().or_else(|| token["content"].as_str());
+    if let Some(text) = text {
+        let id = tokenizer.id(text).ok_or_else(|| {
+            Error::bad_input("the tokenizer does not know its own special token")
+                .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
+                .expected("an `eos_token` of tokenizer.json")
+                .found(format!("`{text}`"))
+        })?;
+        ids.extend((!ids.contains(&id)).then_some(id));
+    }
+    Ok((ids, text.map(str::to_owned)))
+}
+
 /// Tokenises for tasks: with or without special tokens, and with a token that stands for an empty context.
 pub struct TaskEncoder<'a> {
     tokenizer: &'a Tokenizer,

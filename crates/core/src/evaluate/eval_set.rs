@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::error::Result;
+use crate::generate::Generation;
 use crate::model::{Batch, Engine, Load, Prediction, Trie, together};
 
 /// A text or a task, cut into chunks. A chunk's values depend on the backbone, the program and the chunk alone: not on
@@ -25,8 +26,21 @@ pub trait EvalSet: Sync {
         seconds: &mut [f64],
     ) -> Result<Vec<Vec<Vec<f64>>>>;
 
-    /// How many values a chunk gives for each program.
+    /// How many values a chunk gives for each program; at least, where that is the programs' matter.
     fn count(&self, chunk: usize) -> usize;
+
+    /// Whether these are all values that a chunk gave for a program.
+    fn fits(&self, chunk: usize, values: &[f64]) -> bool {
+        values.len() == self.count(chunk)
+    }
+
+    /// What was generated, by the values of all prompts; none where values are scores.
+    ///
+    /// # Errors
+    /// Values that are none of these prompts'.
+    fn generations(&self, _values: &[f64]) -> Result<Option<Vec<Generation>>> {
+        Ok(None)
+    }
 
     /// The values of all chunks, in the order of the windows or requests.
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64>;

@@ -3,7 +3,8 @@
 pub mod choices;
 mod encoder;
 mod eval_set;
+pub mod generation;
 pub mod perplexity;
 
-pub use encoder::{SpecialToken, TaskEncoder, prefix_token};
+pub use encoder::{SpecialToken, TaskEncoder, end_of_text, end_tokens, prefix_token};
 pub use eval_set::{EvalSet, score};

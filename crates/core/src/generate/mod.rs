@@ -9,6 +9,6 @@ mod schedule;
 mod settings;
 mod text;
 
-pub use schedule::{Prompt, Watch, generate};
+pub use schedule::{Prompt, Watch, continued, generate};
 pub use settings::{Sampling, Settings};
 pub use text::{Detokenizer, End, Generation};

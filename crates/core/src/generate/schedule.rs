@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::choice::Choice;
 use super::settings::Settings;
-use super::text::{Detokenizer, End, Generation, end, trimmed};
+use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
 use crate::model::{BlockId, Decoding, Engine, Program, Run, Trie};
 
@@ -54,10 +54,24 @@ pub fn generate(
     text: &dyn Detokenizer,
     watch: &mut dyn Watch,
 ) -> Result<Vec<Vec<Generation>>> {
+    continued(engine, &Trie::new(programs), prompts, settings, text, watch)
+}
+
+/// As [`generate`], of the programs of a trie.
+///
+/// # Errors
+/// As there.
+pub fn continued(
+    engine: &dyn Engine,
+    trie: &Trie,
+    prompts: &[Prompt],
+    settings: &Settings,
+    text: &dyn Detokenizer,
+    watch: &mut dyn Watch,
+) -> Result<Vec<Vec<Generation>>> {
     settings.check()?;
-    let trie = Trie::new(programs);
-    let decoding = engine.decoding(&trie)?;
-    let mut schedule = Schedule::new(decoding, programs.len(), prompts, settings)?;
+    let decoding = engine.decoding(trie)?;
+    let mut schedule = Schedule::new(decoding, trie.programs(), prompts, settings)?;
     while schedule.is_busy() {
         watch.round()?;
         schedule.round(text, watch)?;
@@ -290,8 +304,7 @@ impl<'a> Schedule<'a> {
     fn finish(&mut self, of: Sequence, end: End, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
         self.decoding.free(of.block);
         self.used -= self.own_bytes(of.program);
-        let shown = trimmed(text.text(&of.ids, false)?, &self.settings.stops);
-        self.done[of.prompt][of.program] = Some(Generation { ids: of.ids, text: shown, end });
+        self.done[of.prompt][of.program] = Some(Generation::new(of.ids, end, self.settings, text)?);
         let all: Option<Vec<Generation>> = self.done[of.prompt].iter().cloned().collect();
         let Some(all) = all else { return Ok(()) };
         self.release(&of.chain);

@@ -39,6 +39,17 @@ pub struct Generation {
     pub end: End,
 }
 
+impl Generation {
+    /// Tokens with their text.
+    ///
+    /// # Errors
+    /// Ids that are no tokens.
+    pub fn new(ids: Vec<u32>, end: End, of: &super::Settings, text: &dyn Detokenizer) -> Result<Self> {
+        let shown = trimmed(text.text(&ids, false)?, &of.stops);
+        Ok(Self { ids, text: shown, end })
+    }
+}
+
 /// Why a continuation ends here, if it does: stops are looked for in its whole text, special tokens among it, as a stop may
 /// begin in one token and end in another.
 pub(super) fn end(ids: &[u32], of: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {

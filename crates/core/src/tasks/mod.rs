@@ -30,7 +30,7 @@ pub use length::max_length;
 pub use limit::DocumentLimit;
 pub use measure::Measure;
 pub use prompt::{Choice, Prompt};
-pub use request::{Bos, Encoder, Prefix, Request, Tokenised, continuation, requests, rolling};
+pub use request::{Bos, Encoder, Prefix, Request, Tokenised, continuation, prompt, requests, rolling};
 pub use result::{ChoiceResult, DocumentResult, Score, TaskResult, average};
 pub use row::{TaskRow, format, read_rows};
 pub use solutions::{Answered, Solutions, document_results};

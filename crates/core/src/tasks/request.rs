@@ -167,6 +167,16 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
     Ok(windows)
 }
 
+/// A text that is to be continued, as token ids. An empty one is the prefix token.
+///
+/// # Errors
+/// A text that the encoder refuses, or an empty one without a prefix token.
+pub fn prompt(text: &str, encoder: &impl Encoder, bos: Bos) -> Result<Vec<u32>> {
+    let coder = Coder { encoder, bos, max_length: usize::MAX };
+    let ids = coder.encode(text)?;
+    if ids.is_empty() { Ok(vec![coder.prefix()?.id]) } else { Ok(ids) }
+}
+
 struct Coder<'a, E> {
     encoder: &'a E,
     bos: Bos,

@@ -1,9 +1,10 @@
-//! A small invented world, and everything that is said about it: three corpora and nine tasks, all drawn from a seed.
+//! A small invented world, and everything that is said about it: three corpora, nine tasks with choices and two without, all drawn from a seed.
 //!
 //! The registers stand for C4, WikiText-2 and the Penn Treebank. The tasks have the rows of the real ones, and their
 //! answers follow from the world: its facts, its habits, its causes, or the passage at hand. What a task scores is
 //! printed in no corpus (see [`share`]); the facts behind it are, in other words.
 
+mod answered;
 mod balance;
 mod draw;
 mod episode;
@@ -123,6 +124,9 @@ impl World {
     /// The tasks, in the order of the paper's columns.
     pub const TASKS: [&str; 9] = exam::TASKS;
 
+    /// Tasks without choices: short answers that are generated, and last words.
+    pub const ANSWERED: [&str; 2] = answered::ANSWERED;
+
     pub fn new(seed: u64) -> Self {
         Self { seed, facts: Facts::new(seed) }
     }
@@ -155,7 +159,7 @@ impl World {
         let corpora = Register::ALL.iter().flat_map(|register| {
             WorldSplit::ALL.iter().map(move |part| format!("{}/{}", register.name(), part.name()))
         });
-        corpora.chain(Self::TASKS.map(str::to_string)).collect()
+        corpora.chain(Self::TASKS.iter().chain(&Self::ANSWERED).map(ToString::to_string)).collect()
     }
 
     /// One of [`Self::texts`], a row of the hub's schema each. None for an unknown name.
@@ -168,7 +172,7 @@ impl World {
 
     /// The rows of the split of a task that is scored, in order and in the hub's schema. None for an unknown name.
     pub fn task(&self, name: &str) -> Option<Vec<Value>> {
-        exam::rows(&self.facts, self.seed, name)
+        exam::rows(&self.facts, self.seed, name).or_else(|| answered::rows(&self.facts, self.seed, name))
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
+use super::cached::{KeyValues, PastRows};
 use super::device::{DeviceName, FloatType};
 use super::layout::{Layout, Piece};
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory};
@@ -18,6 +19,7 @@ use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Prediction};
 use crate::model::config::Config;
+use crate::model::decoding::{Decoding, Past, TrieDecoding};
 use crate::model::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
 use crate::model::program::{Step, Sublayer};
 use crate::model::rope::Rotary;
@@ -78,6 +80,33 @@ pub struct Stream {
 impl ResidualStream for Stream {
     fn rows(&self) -> Result<HostRows> {
         self.x.rows()
+    }
+}
+
+/// How the rows of a stream see each other, and what was before them.
+pub(super) trait Seen {
+    /// Cosines and sines of each row's position, each `[rows, D/2]`.
+    fn turns(&self) -> [&Tensor; 2];
+
+    /// # Shapes
+    /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the rows alone; result `[rows, H·D]`.
+    fn attention(&self, queries: &Tensor, keys: &Tensor, values: &Tensor, window: Option<usize>) -> Result<Tensor>;
+}
+
+impl Seen for Piece {
+    fn turns(&self) -> [&Tensor; 2] {
+        [&self.cos, &self.sin]
+    }
+
+    fn attention(&self, queries: &Tensor, keys: &Tensor, values: &Tensor, window: Option<usize>) -> Result<Tensor> {
+        let of_groups = self.groups.iter().map(|group| {
+            let [keys, values] = [keys, values].map(|x| group.keys.of(x));
+            ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(window)?)
+        });
+        let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
+        let blocks = self.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
+        let blocks = blocks.collect::<Result<Vec<_>>>()?;
+        Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
     }
 }
 
@@ -230,14 +259,14 @@ impl CandleEngine {
     }
 
     /// One half of a layer, as far as is asked for, of the rows of a piece.
-    fn branch(&self, half: Sublayer, layer: &LayerTensors, piece: &Piece, x: &Tensor, end: End) -> Result<Tensor> {
+    fn branch(&self, half: Sublayer, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let before = match half {
             Sublayer::Attention => &layer.norms[0],
             Sublayer::Mlp => &layer.norms[2],
         };
         let normed = before.as_ref().map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, self.eps()))?;
         let out = match half {
-            Sublayer::Attention => ops::linear(&self.attention(layer, piece, &normed)?, &layer.output)?,
+            Sublayer::Attention => ops::linear(&self.attention(layer, seen, &normed)?, &layer.output)?,
             Sublayer::Mlp => ops::mlp(&normed, &layer.gate, &layer.up, &layer.down)?,
         };
         match layer.norm_after(half).filter(|_| end != End::Projection) {
@@ -248,7 +277,8 @@ impl CandleEngine {
 
     /// # Shapes
     /// `x [rows, C]`; result `[rows, H·D]`.
-    fn attention(&self, layer: &LayerTensors, piece: &Piece, x: &Tensor) -> Result<Tensor> {
+    fn attention(&self, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+        let [cos, sin] = seen.turns();
         let (rows, head_dim) = (x.dim(0)?, self.config.head_dim);
         let [query, key, value] = [&layer.query, &layer.key, &layer.value];
         type Projection<'a> = (&'a Tensor, Option<&'a Tensor>);
@@ -263,23 +293,16 @@ impl CandleEngine {
                 }
                 Some(weight) => ops::rms_norm(&x, weight, self.eps())?.reshape(shape)?,
             };
-            if turned { ops::rotate(&x, &piece.cos, &piece.sin) } else { Ok(x) }
+            if turned { ops::rotate(&x, cos, sin) } else { Ok(x) }
         };
         let [query_bias, key_bias, value_bias] = layer.biases.each_ref().map(Option::as_ref);
         let queries = heads((query, query_bias), layer.query_norm.as_ref(), self.config.heads, true)?;
         let keys = heads((key, key_bias), layer.key_norm.as_ref(), self.config.kv_heads, true)?;
         let values = heads((value, value_bias), None, self.config.kv_heads, false)?;
-        let of_groups = piece.groups.iter().map(|group| {
-            let [keys, values] = [&keys, &values].map(|x| group.keys.of(x));
-            ops::attention(&group.queries.of(&queries)?, &keys?, &values?, group.mask(layer.window)?)
-        });
-        let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
-        let blocks = piece.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
-        let blocks = blocks.collect::<Result<Vec<_>>>()?;
-        Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
+        seen.attention(&queries, &keys, &values, layer.window)
     }
 
-    fn step(&self, step: &Step, piece: &Piece, x: &Tensor) -> Result<Tensor> {
+    fn step(&self, step: &Step, piece: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let plain = |half, layer: usize| {
             let part = self.parts.layer(layer)?;
             Ok((x + self.branch(half, part.layer()?, piece, x, End::Branch)?)?)
@@ -302,6 +325,32 @@ impl CandleEngine {
             Step::Apply(operator) => self.operators.get(operator)?.apply(x),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
+    }
+
+    pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
+        let mut batch = Batch::default();
+        batch.push(ids, None);
+        batch.check_ids(self.config.vocab)?;
+        self.parts.embeddings(ids)
+    }
+
+    /// A step of new rows that see what is cached.
+    pub(super) fn cached_step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
+        let x = self.step(step, &PastRows::new(past, &self.rotary, &self.device)?, x)?;
+        self.stays_finite(step, &x)?;
+        Ok(x)
+    }
+
+    /// Every logit of each row, one row after the other.
+    pub(super) fn all_logits(&self, x: &Tensor) -> Result<Vec<f32>> {
+        let rows: Vec<usize> = (0..x.dim(0)?).collect();
+        let logits = head::logits(x, &self.final_norm, self.eps(), &self.parts.head()?, &rows)?;
+        Ok(logits.flatten_all()?.to_vec1()?)
+    }
+
+    /// Bytes of a key and a value of all heads.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        2 * self.dtype.bytes() * (self.config.kv_heads * self.config.head_dim) as u64
     }
 
     /// Whether a stream still has nothing but numbers. f16 ends at 65504: where it overflows first is told, once.
@@ -412,6 +461,10 @@ impl Engine for CandleEngine {
         } else {
             in_step(self, trie, parts, seconds)
         }
+    }
+
+    fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
+        Ok(Box::new(TrieDecoding::new(self, trie)?))
     }
 
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {

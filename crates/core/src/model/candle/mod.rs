@@ -1,5 +1,6 @@
 //! The candle engine: the decoder's steps in candle's tensors, on any device that candle knows, in f32, bf16 or f16.
 
+mod cached;
 mod device;
 mod engine;
 mod head;

@@ -1,0 +1,90 @@
+//! Tokens per second at decoding, by how many sequences run together, and that as a share of what the machine's memory gives:
+//! bytes of the weights that a token reads, beside the bytes that all threads move when they copy.
+//!
+//! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. Real widths: `ghostlab-tiny random --like llama-3.1-8b --layers 2
+//! FOLDER`. Copying and decoding take turns, so that others on the machine slow both.
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use ghostlab::model::{Config, Decoder, Engine, Products, Program, Run, Trie};
+use rayon::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const PROMPT: usize = 32;
+
+fn main() {
+    let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/real/backbone"));
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map_or(default, PathBuf::from);
+    if !folder.exists() {
+        println!("skipped: there is no backbone at {}", folder.display());
+        return;
+    }
+    let config = Config::read(&folder).unwrap();
+    let wide = config.hidden >= 2048;
+    let (steps, rounds) = if wide { (2, 4) } else { (32, 5) };
+    println!(
+        "{:>6} {:>6} {:>12} {:>12} {:>12} {:>8}",
+        "type", "rows", "tokens/s", "weights GB/s", "copy GB/s", "share"
+    );
+    for products in [Products::F32, Products::Bf16] {
+        let decoder = Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap();
+        let bytes = weight_bytes(&config, products);
+        let trie = Trie::new(&[Program::dense(config.layers)]);
+        for rows in [1, 2, 4, 8, 16, 32] {
+            let (mut best, mut copied) = (0.0f64, 0.0f64);
+            for _ in 0..rounds {
+                copied = copied.max(copy_rate());
+                best = best.max(rows as f64 * steps as f64 / decode(&decoder, &trie, rows, steps));
+            }
+            let read = best / rows as f64 * bytes as f64 / 1e9;
+            let share = read / copied;
+            println!("{:>6} {rows:>6} {best:>12.1} {read:>12.1} {copied:>12.1} {share:>8.2}", products.name());
+        }
+    }
+}
+
+/// Bytes of weights that a step reads: the layers in the type of their products, the head in f32.
+fn weight_bytes(config: &Config, products: Products) -> u64 {
+    let (c, heads) = (config.hidden as u64, ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64);
+    let of_layer = c * heads + (config.heads * config.head_dim) as u64 * c + 3 * c * config.intermediate as u64;
+    let size = if products == Products::F32 { 4 } else { 2 };
+    config.layers as u64 * of_layer * size + 4 * c * config.vocab as u64
+}
+
+/// Seconds of some steps, each of a token for every sequence.
+fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
+    let mut decoding = decoder.decoding(trie).unwrap();
+    let vocab = decoder.config().vocab;
+    let run =
+        |block: usize, ids: Vec<u32>| Run { ids, programs: vec![0], before: Vec::new(), block, room: PROMPT + steps };
+    let id = |of: usize| (of * 7919 % vocab) as u32;
+    let prompts: Vec<Run> = (0..rows).map(|row| run(row, (0..PROMPT).map(|at| id(row * 31 + at)).collect())).collect();
+    decoding.run(&prompts).unwrap();
+    let started = Instant::now();
+    for step in 0..steps {
+        let next: Vec<Run> = (0..rows).map(|row| run(row, vec![id(row + step)])).collect();
+        decoding.run(&next).unwrap();
+    }
+    started.elapsed().as_secs_f64()
+}
+
+/// Bytes per second, in GB, that all threads read and write when they copy what no cache holds.
+fn copy_rate() -> f64 {
+    const NUMBERS: usize = 1 << 26;
+    let from = vec![1.0f32; NUMBERS];
+    let mut to = vec![0.0f32; NUMBERS];
+    let share = NUMBERS.div_ceil(rayon::current_num_threads());
+    let copy = |to: &mut [f32]| {
+        to.par_chunks_mut(share).zip(from.par_chunks(share)).for_each(|(to, from)| to.copy_from_slice(from))
+    };
+    copy(&mut to);
+    let started = Instant::now();
+    copy(&mut to);
+    let seconds = started.elapsed().as_secs_f64();
+    assert!(std::hint::black_box(&to)[NUMBERS / 2] > 0.0);
+    2.0 * size_of::<f32>() as f64 * NUMBERS as f64 / seconds / 1e9
+}

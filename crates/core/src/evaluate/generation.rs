@@ -1,0 +1,165 @@
+//! Generation: prompts that every program of a trie continues, chunk by chunk.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use super::eval_set::EvalSet;
+use crate::error::{Error, Result};
+use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, continued};
+use crate::model::{Engine, Load, Trie};
+
+/// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave.
+const CHUNK: usize = 64;
+
+/// Prompts as an eval set: a chunk's values are, of each of its prompts, why it ended, how many tokens it got, and these.
+/// [`GenerationEval::read`] reads them.
+pub struct GenerationEval<'a> {
+    prompts: &'a [Prompt],
+    settings: Settings,
+    text: &'a (dyn Detokenizer + Sync),
+}
+
+impl<'a> GenerationEval<'a> {
+    /// What `settings` say of the batch is not looked at: a chunk runs together, as far as the cache has room.
+    pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a (dyn Detokenizer + Sync)) -> Self {
+        Self { prompts, settings: Settings { batch: CHUNK, ..settings }, text }
+    }
+
+    fn members(&self, chunk: usize) -> Range<usize> {
+        chunk * CHUNK..self.prompts.len().min((chunk + 1) * CHUNK)
+    }
+
+    /// Tokens of a prompt that the model sees, and those it may get.
+    fn size(&self, prompt: &Prompt) -> usize {
+        let new = self.settings.max_new_tokens;
+        prompt.ids.len().min(self.settings.context.saturating_sub(new)) + new
+    }
+
+    /// All continuations, by the values of all prompts.
+    ///
+    /// # Errors
+    /// Values that are none of these prompts'; tokens that are none of the vocabulary's.
+    pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
+        let unlike = || {
+            Error::job("the tokens do not fit the prompts").expected(format!("those of {} prompts", self.prompts.len()))
+        };
+        let parts = parts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
+        let generation = |(end, ids): (f64, &[f64])| {
+            let end = ENDS.get(end as usize).copied().ok_or_else(unlike)?;
+            let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+            Generation::new(ids, end, &self.settings, self.text)
+        };
+        parts.into_iter().map(generation).collect()
+    }
+}
+
+/// Why continuations end, by their numbers.
+const ENDS: [End; 4] = [End::EndOfText, End::Stop, End::Length, End::NotFinite];
+
+/// Of each prompt its end and its tokens; none where values are cut off.
+fn parts(mut values: &[f64]) -> Option<Vec<(f64, &[f64])>> {
+    let mut parts = Vec::new();
+    while let [end, count, rest @ ..] = values {
+        let (ids, later) = rest.split_at_checked(*count as usize)?;
+        parts.push((*end, ids));
+        values = later;
+    }
+    values.is_empty().then_some(parts)
+}
+
+fn values(of: &Generation) -> impl Iterator<Item = f64> {
+    let end = ENDS.iter().position(|end| *end == of.end).unwrap_or(ENDS.len());
+    [end as f64, of.ids.len() as f64].into_iter().chain(of.ids.iter().map(|&id| f64::from(id)))
+}
+
+impl EvalSet for GenerationEval<'_> {
+    fn chunks(&self) -> usize {
+        self.prompts.len().div_ceil(CHUNK)
+    }
+
+    /// At most: a continuation may end early.
+    fn tokens(&self, chunk: usize) -> usize {
+        self.prompts[self.members(chunk)].iter().map(|of| self.size(of)).sum()
+    }
+
+    fn load(&self, chunks: &[usize]) -> Load {
+        let members = || chunks.iter().flat_map(|&chunk| self.members(chunk));
+        let (count, tokens) = (members().count(), members().map(|at| self.size(&self.prompts[at])).sum::<usize>());
+        Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
+    }
+
+    fn run(
+        &self,
+        engine: &dyn Engine,
+        trie: &Trie,
+        chunks: &[usize],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<Vec<f64>>>> {
+        let started = Instant::now();
+        let mut of_chunks = Vec::with_capacity(chunks.len());
+        for &chunk in chunks {
+            let prompts = &self.prompts[self.members(chunk)];
+            let done = continued(engine, trie, prompts, &self.settings, self.text, &mut ())?;
+            let of_program = |program: usize| done.iter().flat_map(|of| values(&of[program])).collect::<Vec<f64>>();
+            of_chunks.push((0..trie.programs()).map(of_program).collect());
+        }
+        // All programs pass the first step: they share the time alike.
+        if let Some(first) = seconds.first_mut() {
+            *first += started.elapsed().as_secs_f64();
+        }
+        Ok(of_chunks)
+    }
+
+    /// Of each prompt two that stand before its tokens.
+    fn count(&self, chunk: usize) -> usize {
+        2 * self.members(chunk).len()
+    }
+
+    fn generations(&self, values: &[f64]) -> Result<Option<Vec<Generation>>> {
+        self.read(values).map(Some)
+    }
+
+    fn fits(&self, chunk: usize, values: &[f64]) -> bool {
+        parts(values).is_some_and(|parts| parts.len() == self.members(chunk).len())
+    }
+
+    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
+        chunks.concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Result;
+
+    struct Letters;
+
+    impl Detokenizer for Letters {
+        fn text(&self, ids: &[u32], _: bool) -> Result<String> {
+            Ok(ids.iter().filter_map(|&id| char::from_digit(id, 36)).collect())
+        }
+    }
+
+    #[test]
+    fn values_hold_what_was_generated_and_those_of_other_prompts_do_not_fit() {
+        let settings = Settings { stops: vec!["c".to_owned()], ..Settings::greedy(4, 64) };
+        let prompts: Vec<Prompt> = (0..2).map(|at| Prompt { identity: at.to_string(), ids: vec![1] }).collect();
+        let generations = [
+            Generation::new(vec![10, 11, 12], End::Stop, &settings, &Letters).unwrap(),
+            Generation::new(Vec::new(), End::NotFinite, &settings, &Letters).unwrap(),
+        ];
+        let all: Vec<f64> = generations.iter().flat_map(values).collect();
+        assert_eq!(all, [1.0, 3.0, 10.0, 11.0, 12.0, 3.0, 0.0]);
+        let eval = GenerationEval::new(&prompts, settings, &Letters);
+        assert_eq!(eval.read(&all).unwrap(), generations);
+        assert_eq!(generations[0].text, "ab", "up to the stop");
+        assert!(eval.fits(0, &all));
+        for other in [&all[..6], &all[..5], &all[..4], &[]] {
+            assert!(!eval.fits(0, other), "{other:?}");
+        }
+        assert!(eval.read(&all[..5]).is_err());
+        // Each counts with all tokens that it may get.
+        assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
+    }
+}

@@ -1,0 +1,132 @@
+//! Decoding with a cache: keys and values of blocks as tensors on the device, appended to by plain operations.
+
+use std::collections::HashMap;
+
+use candle_core::{Device, Tensor};
+
+use super::engine::{CandleEngine, Seen};
+use super::ops;
+use crate::error::{Error, Result};
+use crate::model::decoding::{BlockId, Cached, Past, Placed};
+use crate::model::program::Step;
+use crate::model::rope::Rotary;
+use crate::model::trie::Model;
+
+/// Keys, rotated, and values of some tokens of one layer, each `[tokens, K, D]` in the engine's type.
+#[derive(Clone)]
+pub(in crate::model) struct KeyValues {
+    keys: Tensor,
+    values: Tensor,
+}
+
+impl KeyValues {
+    fn followed_by(block: Option<&Self>, keys: Tensor, values: Tensor) -> Result<Self> {
+        let Some(block) = block else { return Ok(Self { keys, values }) };
+        let [keys, values] =
+            [(&block.keys, keys), (&block.values, values)].map(|(old, new)| Tensor::cat(&[old, &new], 0));
+        Ok(Self { keys: keys?, values: values? })
+    }
+
+    /// Its first tokens.
+    fn first(&self, tokens: usize) -> Result<Self> {
+        Ok(Self { keys: self.keys.narrow(0, 0, tokens)?, values: self.values.narrow(0, 0, tokens)? })
+    }
+}
+
+/// New rows, and the blocks of what stands before them.
+pub(super) struct PastRows<'a, 'b> {
+    past: &'a Past<'b, KeyValues>,
+    cos: Tensor,
+    sin: Tensor,
+    device: Device,
+}
+
+impl<'a, 'b> PastRows<'a, 'b> {
+    pub(super) fn new(past: &'a Past<'b, KeyValues>, rotary: &Rotary, device: &Device) -> Result<Self> {
+        let positions = past.positions();
+        let table = rotary.table(positions.iter().max().map_or(0, |last| last + 1));
+        let (mut cos, mut sin) = (Vec::new(), Vec::new());
+        for &position in &positions {
+            let (of_cos, of_sin) = table.at(position);
+            cos.extend_from_slice(of_cos);
+            sin.extend_from_slice(of_sin);
+        }
+        let shape = (positions.len(), cos.len() / positions.len().max(1));
+        let [cos, sin] = [cos, sin].map(|table| Tensor::from_vec(table, shape, device));
+        Ok(Self { past, cos: cos?, sin: sin?, device: device.clone() })
+    }
+
+    /// Of one run.
+    ///
+    /// # Shapes
+    /// `queries [q, H, D]`; result `[q, H·D]`.
+    fn attend(
+        &self,
+        of: &Placed<'_>,
+        queries: &Tensor,
+        blocks: &HashMap<BlockId, KeyValues>,
+        window: Option<usize>,
+    ) -> Result<Tensor> {
+        let lost = || Error::job("a sequence continues what is not in the cache");
+        let own = of.first + of.rows.len() - of.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>();
+        let chain = of.run.before.iter().copied().chain([(of.run.block, own)]);
+        let parts = chain.map(|(id, tokens)| blocks.get(&id).ok_or_else(lost)?.first(tokens));
+        let parts: Vec<KeyValues> = parts.collect::<Result<_>>()?;
+        let joined = |of: fn(&KeyValues) -> &Tensor| -> Result<Tensor> {
+            let parts: Vec<&Tensor> = parts.iter().map(of).collect();
+            Ok(Tensor::cat(&parts, 0)?.unsqueeze(0)?)
+        };
+        let (keys, values) = (joined(|of| &of.keys)?, joined(|of| &of.values)?); // [1, k, K, D]
+        let (rows, count) = (of.rows.len(), of.first + of.rows.len());
+        let sees = |at: usize| {
+            let (row, key) = (of.first + at / count, at % count);
+            key <= row && row - key < window.unwrap_or(usize::MAX)
+        };
+        let mask: Vec<f32> = (0..rows * count).map(|at| if sees(at) { 0.0 } else { f32::NEG_INFINITY }).collect();
+        let mask = Tensor::from_vec(mask, (rows, count), &self.device)?;
+        Ok(ops::attention(&queries.unsqueeze(0)?, &keys, &values, &mask)?.squeeze(0)?)
+    }
+}
+
+impl Seen for PastRows<'_, '_> {
+    fn turns(&self) -> [&Tensor; 2] {
+        [&self.cos, &self.sin]
+    }
+
+    fn attention(&self, queries: &Tensor, keys: &Tensor, values: &Tensor, window: Option<usize>) -> Result<Tensor> {
+        let mut blocks = self.past.blocks.borrow_mut();
+        for of in &self.past.runs {
+            let own = |x: &Tensor| x.narrow(0, of.rows.start, of.rows.len());
+            let block = KeyValues::followed_by(blocks.get(&of.run.block), own(keys)?, own(values)?)?;
+            blocks.insert(of.run.block, block);
+        }
+        let of_run =
+            |of: &Placed<'_>| self.attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, &blocks, window);
+        let runs = self.past.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
+        Ok(if runs.len() == 1 { runs[0].clone() } else { Tensor::cat(&runs, 0)? })
+    }
+}
+
+impl Cached for CandleEngine {
+    type Block = KeyValues;
+
+    fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        Model::expect(self, now, next);
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Tensor> {
+        self.embeddings(ids)
+    }
+
+    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
+        self.cached_step(step, x, past)
+    }
+
+    fn head(&self, x: &Tensor) -> Result<Vec<f32>> {
+        self.all_logits(x)
+    }
+
+    fn key_value_bytes(&self) -> u64 {
+        self.cache_bytes()
+    }
+}

@@ -1,0 +1,143 @@
+//! What a generation is told: `generation_kwargs` as the harness reads them.
+
+use ghostlab_core::error::{Error, Result};
+
+use crate::value::Value;
+
+/// How many tokens an answer has at most, where nothing says so.
+const MOST: usize = 256;
+/// The harness takes the first of these.
+const LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
+/// Of how many of the likeliest tokens transformers draws, where nothing says so.
+const TOP_K: usize = 50;
+
+/// Stops, length and sampling.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generating {
+    /// Texts that end an answer, in the order in which they cut it; none is empty.
+    pub until: Vec<String>,
+    /// Tokens of an answer at most.
+    pub max_tokens: usize,
+    /// None: always the likeliest token.
+    pub sampling: Option<Sampling>,
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// What logits are divided by.
+    pub temperature: f64,
+    /// The likeliest tokens whose probabilities reach this sum stay.
+    pub top_p: f64,
+    /// So many of the likeliest tokens stay; none leaves none out.
+    pub top_k: Option<usize>,
+}
+
+impl Generating {
+    /// Reads what a definition says.
+    ///
+    /// # Errors
+    /// An option that is not run, or a value that is none.
+    pub fn read(settings: &Value) -> Result<Self> {
+        let Value::Map(pairs) = settings else { return Err(wrong("generation_kwargs", "a mapping", settings)) };
+        let known = |key: &str| {
+            LIMITS.contains(&key) || ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"].contains(&key)
+        };
+        if let Some((key, value)) =
+            pairs.iter().find(|(key, value)| !known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
+        {
+            let expected = "until, max_gen_toks, do_sample, temperature, top_p, top_k";
+            return Err(wrong(&key.text(), expected, value));
+        }
+        let get = |key: &str| settings.get(key).filter(|value| !matches!(value, Value::None));
+        if let Some(beams) = get("num_beams").filter(|beams| beams.as_int() != Some(1)) {
+            return Err(wrong("num_beams", "1: answers are generated token by token", beams));
+        }
+        let until = match get("until") {
+            None => Vec::new(),
+            Some(Value::List(items)) => items.iter().map(Value::text).collect(),
+            Some(one) => vec![one.text()],
+        };
+        let max_tokens = match LIMITS.iter().find_map(|key| Some((*key, get(key)?))) {
+            None => MOST,
+            Some((key, value)) => whole(key, value)?,
+        };
+        let temperature = get("temperature").map(|value| number("temperature", value)).transpose()?;
+        let draws = match get("do_sample") {
+            Some(Value::Bool(draws)) => *draws,
+            Some(odd) => return Err(wrong("do_sample", "true or false", odd)),
+            None => temperature.is_some_and(|temperature| temperature > 0.0),
+        };
+        let sampling = draws.then(|| -> Result<Sampling> {
+            let temperature = temperature.unwrap_or(1.0);
+            if temperature <= 0.0 {
+                let found = Value::Float(temperature);
+                return Err(wrong("temperature", "more than 0, as `do_sample` is true", &found));
+            }
+            let top_p = get("top_p").map_or(Ok(1.0), |value| number("top_p", value))?;
+            let top_k = get("top_k").map_or(Ok(TOP_K as f64), |value| number("top_k", value))?;
+            // 0 and -1 leave none out.
+            Ok(Sampling { temperature, top_p, top_k: (top_k >= 1.0).then_some(top_k as usize) })
+        });
+        let sampling = sampling.transpose()?;
+        Ok(Self { until: until.into_iter().filter(|stop| !stop.is_empty()).collect(), max_tokens, sampling })
+    }
+}
+
+fn whole(key: &str, value: &Value) -> Result<usize> {
+    let number = value.as_int().and_then(|number| usize::try_from(number).ok()).filter(|number| *number > 0);
+    number.ok_or_else(|| wrong(key, "a number of tokens, 1 at least", value))
+}
+
+fn number(key: &str, value: &Value) -> Result<f64> {
+    let number = match value {
+        Value::Float(number) => Some(*number),
+        other => other.as_int().map(|number| number as f64),
+    };
+    number.filter(|number| number.is_finite()).ok_or_else(|| wrong(key, "a number", value))
+}
+
+fn wrong(key: &str, expected: &str, found: &Value) -> Error {
+    Error::bad_input(format!("`generation_kwargs.{key}` is not run")).expected(expected.to_owned()).found(found.repr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, Value)]) -> Result<Generating> {
+        Generating::read(&Value::Map(pairs.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect()))
+    }
+
+    #[test]
+    fn lengths_stops_and_sampling_are_as_the_harness_reads_them() {
+        // By the rules 39 and 40 of lm-evaluation-harness (`models/utils.py`).
+        let list = |of: &[&str]| Value::List(of.iter().map(|text| Value::from(*text)).collect());
+        let plain = Generating { until: vec!["a".into()], max_tokens: MOST, sampling: None };
+        assert_eq!(read(&[("until", list(&["a", ""]))]).unwrap(), plain);
+        assert_eq!(read(&[("until", Value::from("a"))]).unwrap(), plain);
+        let greedy = [("temperature", Value::Float(0.7)), ("do_sample", Value::Bool(false))];
+        assert_eq!(read(&greedy).unwrap().sampling, None);
+        let drawn = read(&[("temperature", Value::Float(0.7)), ("top_k", Value::Int(0))]).unwrap().sampling.unwrap();
+        assert_eq!(drawn, Sampling { temperature: 0.7, top_p: 1.0, top_k: None });
+        let all = [("max_tokens", Value::Int(3)), ("max_gen_toks", Value::Int(7))];
+        assert_eq!(read(&all).unwrap().max_tokens, 7);
+        assert_eq!(read(&[("do_sample", Value::Bool(true))]).unwrap().sampling.unwrap().top_k, Some(50));
+    }
+
+    #[test]
+    fn what_is_not_run_is_refused_by_name() {
+        let refused = [
+            ("num_beams", Value::Int(4)),
+            ("repetition_penalty", Value::Float(1.1)),
+            ("max_gen_toks", Value::Int(0)),
+            ("do_sample", Value::from("yes")),
+        ];
+        for (key, value) in refused {
+            let error = read(&[(key, value)]).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+        assert!(read(&[("do_sample", Value::Bool(true)), ("temperature", Value::Float(0.0))]).is_err());
+        assert!(read(&[("num_beams", Value::Int(1)), ("do_sample", Value::Bool(false))]).is_ok());
+    }
+}

@@ -1,0 +1,58 @@
+//! Two tasks without choices, made from questions that have some: short answers in the rows of GSM8K, and last words in those of
+//! LAMBADA. Document by document they ask what multiple choice asks, so what a cut does to either can be told apart.
+
+use serde_json::{Value, json};
+
+use super::exam;
+use super::facts::Facts;
+
+/// Short answers to the questions of `arc_easy` and `arc_challenge` by turns; the last words of `openbookqa`'s sentences.
+pub(super) const ANSWERED: [&str; 2] = ["short_answers", "last_word"];
+
+/// The rows of a task, in order.
+pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
+    let of = |task: &str| exam::rows(facts, seed, task).unwrap_or_default();
+    match name {
+        "short_answers" => {
+            let (easy, hard) = (of("arc_easy"), of("arc_challenge"));
+            let turns = easy.iter().zip(&hard).flat_map(|(one, other)| [one, other]);
+            let row =
+                |row: &Value| Some(json!({"question": row["question"], "answer": format!("#### {}", right(row)?)}));
+            turns.map(row).collect()
+        }
+        "last_word" => {
+            let text =
+                |row: &Value| Some(json!({"text": format!("{} {}", row["question_stem"].as_str()?, right(row)?)}));
+            of("openbookqa").iter().map(text).collect()
+        }
+        _ => None,
+    }
+}
+
+/// The right choice of a row.
+fn right(row: &Value) -> Option<&str> {
+    let place = row["choices"]["label"].as_array()?.iter().position(|label| *label == row["answerKey"])?;
+    row["choices"]["text"][place].as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::World;
+
+    #[test]
+    fn what_is_asked_without_choices_is_what_the_right_choice_says() {
+        let world = World::new(0);
+        let [easy, short, stems, words] =
+            ["arc_easy", "short_answers", "openbookqa", "last_word"].map(|name| world.task(name).unwrap());
+        for (at, row) in easy.iter().enumerate().take(100) {
+            assert_eq!(short[2 * at]["question"], row["question"]);
+            let answer = short[2 * at]["answer"].as_str().unwrap().strip_prefix("#### ").unwrap();
+            let choices = row["choices"]["text"].as_array().unwrap();
+            assert_eq!(choices.iter().filter(|choice| *choice == answer).count(), 1);
+        }
+        for (word, stem) in words.iter().zip(&stems) {
+            assert!(word["text"].as_str().unwrap().starts_with(stem["question_stem"].as_str().unwrap()));
+        }
+        assert!(short.len() >= 700 && words.len() == stems.len());
+    }
+}
