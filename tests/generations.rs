@@ -1,0 +1,149 @@
+//! Generated answers through the program: the same bytes after kills and in any memory, and those of lm-evaluation-harness.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::world::World;
+use ghostlab::stage::{self, generations};
+use ghostlab_store::{Found, Store};
+use serde_json::{Value, json};
+
+/// 200 prompts are four chunks.
+fn generating(evaluate: &str) -> World {
+    let world = World::new();
+    let row = |i: usize| json!({"question": format!("w{i} w{} w{}", i * 7 % 299, i * 31 % 299), "answer": format!("#### w{}", i % 9)});
+    world.write("rows.jsonl", (0..200).map(|i| format!("{}\n", row(i))).collect::<String>());
+    world.write(
+        "answers.yaml",
+        "task: answers\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\noutput_type: generate_until\n\
+         test_split: test\ndoc_to_text: \"{{question}}\"\ndoc_to_target: \"{{answer.split('#### ')[-1]}}\"\n\
+         generation_kwargs: {until: [\"w7 \", \"w9\"], do_sample: false, max_gen_toks: 12}\n\
+         metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n",
+    );
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: backbone}}\ncorpora:\n  train: {{path: train.txt, rule: wikitext2}}\n\
+             backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1, 2]\nrecovery: [none, ghosted]\n\
+             calibration:\n  - {{corpus: train, sequences: 8, length: 64}}\n\
+             evaluate:\n  tasks: [{{definition: answers.yaml{evaluate}}}]\n"
+        ),
+    );
+    world
+}
+
+/// All stored answers, by the hashes of their keys.
+fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
+    let items = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
+    let mut all: Vec<_> = items
+        .into_iter()
+        .filter(|item| item.stage.starts_with("generations"))
+        .map(|item| match item.found {
+            Found::Whole(object) => (item.hash, generations::read(&object).unwrap()),
+            Found::Damaged(error) => panic!("{error}"),
+        })
+        .collect();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
+}
+
+#[test]
+fn a_killed_generation_goes_on_and_its_answers_and_tables_are_those_of_an_undisturbed_one() {
+    let (undisturbed, world) = (generating(""), generating(""));
+    undisturbed.runs(&[]);
+    for place in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
+        let output = world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
+        assert_eq!(output.status.code(), None, "{place} was not reached: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(world.tables().is_empty(), "{place}: a table of a run that was killed");
+    }
+    world.runs(&[]);
+    let (one, other) = (stored(&undisturbed), stored(&world));
+    // The dense backbone, and two cuts with two recoveries each.
+    assert_eq!(one.len(), 5);
+    assert!(one.iter().all(|(_, texts)| texts.len() == 200 && texts.iter().all(|of| of.tokens > 0)));
+    assert!(one == other, "answers differ");
+    assert!(!undisturbed.tables().is_empty() && undisturbed.tables() == world.tables(), "the tables differ");
+    let left = std::fs::read_dir(world.path("data/store/journals")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "journals of work that is stored");
+}
+
+#[test]
+fn fewer_documents_have_the_answers_that_they_have_among_all() {
+    let (all, few) = (generating(""), generating(", limit: 70"));
+    all.runs(&[]);
+    few.runs(&[]);
+    let texts = |world: &World| {
+        let mut texts: Vec<Vec<_>> = stored(world).into_iter().map(|(_, mut texts)| {
+            texts.truncate(70);
+            texts
+        }).collect();
+        // Keys differ: only which answers there are is compared.
+        texts.sort_by_key(|of| format!("{of:?}"));
+        texts
+    };
+    assert!(texts(&all) == texts(&few));
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused_before_anything_runs() {
+    for (from, to, words) in [
+        ("max_gen_toks: 12", "num_beams: 4", ["num_beams", "answers.yaml"]),
+        ("max_gen_toks: 12", "repetition_penalty: 1.5", ["repetition_penalty", "answers.yaml"]),
+        ("max_gen_toks: 12", "max_gen_toks: 100000", ["room for a prompt", "max_gen_toks"]),
+    ] {
+        let world = generating("");
+        let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
+        world.write("answers.yaml", text.replace(from, to));
+        world.refuses(&[], 2, &words);
+    }
+}
+
+/// Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.
+#[test]
+fn answers_and_their_scores_are_those_of_the_harness() {
+    let python = match std::env::var_os("GHOSTLAB_PYTHON") {
+        Some(path) if path != "skip" => PathBuf::from(path),
+        _ => return println!("skipped: GHOSTLAB_PYTHON names no interpreter with lm_eval"),
+    };
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for name in ["llama", "qwen3", "olmo2"] {
+        let world = World::new();
+        let backbone = checkout.join("data/tiny").join(name);
+        // Made-up rows in the schema of GSM8K, two of them shown before each question.
+        let script = checkout.join("tools/golden_answers.py");
+        let made = Command::new(&python).arg(script).arg(world.folder.path()).arg(&backbone).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        world.write(
+            "grid.yaml",
+            format!(
+                "backbones:\n  tiny: {{path: {}}}\ncorpora:\n  train: {{path: train.txt, rule: wikitext2}}\n\
+                 backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1]\nrecovery: [none]\n\
+                 calibration:\n  - {{corpus: train, sequences: 8, length: 64}}\n\
+                 evaluate:\n  tasks: [{{definition: definitions/made_up.yaml}}]\n",
+                backbone.display()
+            ),
+        );
+        let log = world.runs(&[]);
+        let golden: Value = serde_json::from_slice(&std::fs::read(world.path("golden.json")).unwrap()).unwrap();
+        let theirs: Vec<&str> = golden["answers"].as_array().unwrap().iter().map(|of| of.as_str().unwrap()).collect();
+        let ours = stored(&world);
+        let alike = |texts: &[generations::GeneratedText]| {
+            texts.iter().zip(&theirs).filter(|(ours, theirs)| ours.text == **theirs).count()
+        };
+        // The dense one is among the two.
+        let best = ours.iter().map(|(_, texts)| alike(texts)).max().unwrap();
+        assert_eq!(best, theirs.len(), "{name}: {log}");
+        let csv = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+        for (filter, score) in golden["scores"].as_object().unwrap() {
+            let score = 100.0 * score.as_f64().unwrap();
+            let found = csv.lines().filter(|line| line.contains(&format!("exact_match,{filter}")) || line.contains(filter));
+            let near = |line: &str| line.split(['"', ',']).filter_map(|of| of.parse::<f64>().ok()).any(|of| (of - score).abs() < 1e-9);
+            assert!(found.clone().any(near), "{name} {filter}: {score} is not in\n{csv}");
+            assert!(score > 0.0, "{name} {filter}: an exact match of nothing compares nothing");
+        }
+    }
+}
