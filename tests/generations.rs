@@ -59,7 +59,8 @@ fn a_killed_generation_goes_on_and_its_answers_and_tables_are_those_of_an_undist
     let (undisturbed, world) = (generating(""), generating(""));
     undisturbed.runs(&[]);
     for place in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
-        let output = world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
+        let output =
+            world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
         assert_eq!(output.status.code(), None, "{place} was not reached: {}", String::from_utf8_lossy(&output.stderr));
         assert!(world.tables().is_empty(), "{place}: a table of a run that was killed");
     }
@@ -80,10 +81,13 @@ fn fewer_documents_have_the_answers_that_they_have_among_all() {
     all.runs(&[]);
     few.runs(&[]);
     let texts = |world: &World| {
-        let mut texts: Vec<Vec<_>> = stored(world).into_iter().map(|(_, mut texts)| {
-            texts.truncate(70);
-            texts
-        }).collect();
+        let mut texts: Vec<Vec<_>> = stored(world)
+            .into_iter()
+            .map(|(_, mut texts)| {
+                texts.truncate(70);
+                texts
+            })
+            .collect();
         // Keys differ: only which answers there are is compared.
         texts.sort_by_key(|of| format!("{of:?}"));
         texts
