@@ -44,16 +44,24 @@ pub fn harness_samples(
                 let document = &task.documents[at];
                 let target = task.target(document)?.text();
                 let texts: Vec<[&str; 2]> = requests.iter().map(texts).collect();
-                let arguments: Map<String, Value> = texts
-                    .iter()
-                    .enumerate()
-                    .map(|(index, [context, continuation])| {
-                        let both = json!({"arg_0": context, "arg_1": continuation});
-                        let one = json!({"arg_0": context});
-                        (format!("gen_args_{index}"), if continuation.is_empty() { one } else { both })
-                    })
-                    .collect();
-                let said: Vec<Value> = answers.iter().map(said).collect();
+                let argument = |(index, request): (usize, &Request)| {
+                    let [context, continuation] = self::texts(request);
+                    let of = match &request.ask {
+                        Ask::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
+                        _ if continuation.is_empty() => json!({"arg_0": context}),
+                        _ => json!({"arg_0": context, "arg_1": continuation}),
+                    };
+                    (format!("gen_args_{index}"), of)
+                };
+                let arguments: Map<String, Value> = requests.iter().enumerate().map(argument).collect();
+                let filtered = |answer: &Answer| match answer {
+                    Answer::Texts(texts) => {
+                        let texts = texts.iter().map(|text| ghostlab_definitions::Value::Text(text.clone())).collect();
+                        Ok(json!(pipeline.apply(ghostlab_definitions::Value::List(texts), document)?))
+                    }
+                    other => Ok(said(other)),
+                };
+                let filtered: Vec<Value> = answers.iter().map(filtered).collect::<Result<_>>()?;
                 let own = judged.iter().filter(|of| of.score.filter == pipeline.name);
                 let metrics: Vec<(&str, Value)> =
                     own.map(|of| (of.score.metric.as_str(), of.items.get(at).map_or(Value::Null, item))).collect();
@@ -62,8 +70,8 @@ pub fn harness_samples(
                     "doc": document,
                     "target": target,
                     "arguments": arguments,
-                    "resps": said.iter().map(|one| json!([one])).collect::<Vec<_>>(),
-                    "filtered_resps": said,
+                    "resps": answers.iter().map(responses).collect::<Vec<_>>(),
+                    "filtered_resps": filtered,
                     "filter": pipeline.name,
                     "metrics": metrics.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
                     "doc_hash": sha256::of_bytes(document.json(Some(2))),
@@ -86,6 +94,14 @@ fn texts(request: &Request) -> [&str; 2] {
         Ask::LogLikelihood { context, continuation } => [context, continuation],
         Ask::Rolling { text } => [text, ""],
         Ask::Generate { context, .. } => [context, ""],
+    }
+}
+
+/// All that was answered to one request.
+fn responses(answer: &Answer) -> Value {
+    match answer {
+        Answer::Texts(texts) => json!(texts),
+        other => json!([said(other)]),
     }
 }
 
