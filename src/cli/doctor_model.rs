@@ -84,15 +84,18 @@ fn shape(config: &Config) -> String {
 }
 
 fn attention(config: &Config) -> String {
-    let Config { architecture, heads, kv_heads, head_dim, rope, windows, max_positions, .. } = config;
+    let Config { architecture, heads, kv_heads, head_dim, rope, biases, windows, max_positions, .. } = config;
     let mut said = vec![format!("{heads} heads of {head_dim} channels, {kv_heads} of keys and values")];
     said.extend(match architecture.query_key_norm {
         QueryKeyNorm::None => None,
         QueryKeyNorm::PerHead => Some("norms on queries and keys by head".to_owned()),
         QueryKeyNorm::WholeProjection => Some("norms on queries and keys".to_owned()),
     });
-    said.extend(architecture.projection_bias.then(|| "biases".to_owned()));
-    said.push(format!("rope of base {}{}", rope.theta, if rope.scaling.is_some() { ", scaled (llama3)" } else { "" }));
+    let biased = [(biases.inputs, "queries, keys and values"), (biases.output, "the output"), (biases.mlp, "the MLP")];
+    let biased: Vec<&str> = biased.into_iter().filter(|(has, _)| *has).map(|(_, of)| of).collect();
+    said.extend((!biased.is_empty()).then(|| format!("biases of {}", biased.join(", "))));
+    let scaled = rope.scaling.as_ref().map_or_else(String::new, |of| format!(", scaled ({})", of.name()));
+    said.push(format!("rope of base {}{scaled}", rope.theta));
     let narrow: Vec<usize> = windows.iter().copied().flatten().collect();
     said.push(match narrow.iter().min() {
         None => "no windows".to_owned(),

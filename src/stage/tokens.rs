@@ -241,6 +241,11 @@ impl TaskTokens {
     }
 }
 
+/// No search races on generated answers: the grid refuses definitions there.
+fn undrawn() -> Error {
+    Error::job("a part is drawn of what is generated")
+}
+
 /// Stored tokens as something to score on.
 pub enum Text {
     Windows(Windows),
@@ -254,6 +259,7 @@ impl Text {
         match self {
             Self::Windows(windows) => windows.count(),
             Self::Task(tokens) => tokens.places.len(),
+            Self::Generation(prompts) => prompts.count(),
         }
     }
 
@@ -270,6 +276,7 @@ impl Text {
         let all: Vec<Range<usize>> = match self {
             Self::Windows(windows) => (0..windows.count()).map(|_| next(1)).collect(),
             Self::Task(tokens) => tokens.places.iter().map(|choices| next(2 * choices.len())).collect(),
+            Self::Generation(_) => return Err(undrawn()),
         };
         Ok(draw.of(all.len())?.into_iter().map(|item| all[item].clone()).collect())
     }
@@ -291,6 +298,7 @@ impl Text {
             Self::Task(TaskTokens { ids, places }) => {
                 Self::Task(TaskTokens { ids, places: drawn.iter().map(|&at| places[at].clone()).collect() })
             }
+            Self::Generation(_) => return Err(undrawn()),
         })
     }
 

@@ -110,11 +110,9 @@ fn llama3(config: &Config) -> Result<Option<Llama3Scaling>> {
         None => Ok(None),
         Some(Scaling::Llama3(of)) => Ok(Some(*of)),
         Some(other) => {
-            let kind = format!("{other:?}");
-            let kind = kind.split([' ', '(', '{']).next().unwrap_or_default().to_lowercase();
             Err(Error::bad_input("the cell has no form as GGUF")
                 .expected("the rope type `default` or `llama3`")
-                .found(format!("`{kind}`"))
+                .found(format!("`{}`", other.name()))
                 .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf"))
         }
     }

@@ -39,6 +39,19 @@ pub enum Scaling {
     LongRope(LongRope),
 }
 
+impl Scaling {
+    /// The rope type in a config.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Linear { .. } => "linear",
+            Self::Dynamic { .. } => "dynamic",
+            Self::Llama3(_) => "llama3",
+            Self::Yarn(_) => "yarn",
+            Self::LongRope(_) => "longrope",
+        }
+    }
+}
+
 /// The `llama3` rope type: long wavelengths are stretched by `factor`, short ones kept, those between blended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama3Scaling {
