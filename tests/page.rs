@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use ghostlab::artifact::audit::Severity;
 use ghostlab::artifact::page::{
-    BesideView, Cell, CellNote, ClaimRow, Judgement, Column, FigureView, FindingRow, Mark, ObjectNote, Page,
+    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Judgement, Mark, ObjectNote, Page,
     PageArtifact, PageRow, TableView, render,
 };
 use ghostlab::results::PaperVerdict;

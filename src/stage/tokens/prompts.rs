@@ -47,6 +47,10 @@ impl Prompts {
         Self { prompts, settings, tokenizer }
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.prompts.len()
+    }
+
     pub(crate) fn eval_set(&self) -> GenerationEval<'_> {
         GenerationEval::new(&self.prompts, self.settings.clone(), &self.tokenizer)
     }

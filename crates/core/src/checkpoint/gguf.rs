@@ -109,12 +109,10 @@ fn llama3(config: &Config) -> Result<Option<Llama3Scaling>> {
     match &config.rope.scaling {
         None => Ok(None),
         Some(Scaling::Llama3(of)) => Ok(Some(*of)),
-        Some(other) => {
-            Err(Error::bad_input("the cell has no form as GGUF")
-                .expected("the rope type `default` or `llama3`")
-                .found(format!("`{}`", other.name()))
-                .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf"))
-        }
+        Some(other) => Err(Error::bad_input("the cell has no form as GGUF")
+            .expected("the rope type `default` or `llama3`")
+            .found(format!("`{}`", other.name()))
+            .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")),
     }
 }
 
