@@ -14,8 +14,8 @@ use crate::evaluate::prefix_token;
 use crate::files::sha256;
 use crate::grid::{Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{
-    CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
-    TextId, TrainingId,
+    CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId, TextId,
+    TrainingId,
 };
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
@@ -166,10 +166,7 @@ impl<'a> Contents<'a> {
             batch: self.batch_tokens,
         };
         let mut asked = json!(measure)["defined"].take();
-        asked
-            .as_object_mut()
-            .into_iter()
-            .for_each(|of| ["judges", "batch"].iter().for_each(|key| drop(of.remove(*key))));
+        asked.as_object_mut().into_iter().for_each(|of| ["judges", "batch"].iter().for_each(|key| drop(of.remove(*key))));
         asked["tokenizer"] = json!(self.files.tokenizer);
         Ok((measure, tokens::of_definition(&used.name, asked)))
     }
