@@ -98,7 +98,7 @@ fn llama_cpp_gives_the_logits_of_transformers_for_each_architecture() {
             world.change_config("use_sliding_window", json!(false));
             world.change_config("layer_types", Value::Null);
         }
-        for (numbers, tolerance) in [("f32", 1e-4), ("f16", 2e-3), ("bf16", 1e-2), ("q8_0", 3e-2)] {
+        for (numbers, tolerance) in [("f32", 1e-4), ("f16", 2e-3), ("bf16", 1e-2), ("q8_0", 5e-2)] {
             let file = world.path(&format!("{numbers}.gguf"));
             success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
             let expected = match windowless {
@@ -108,10 +108,10 @@ fn llama_cpp_gives_the_logits_of_transformers_for_each_architecture() {
             let theirs = theirs(&python, &world, &file, &ids(name));
             let error = relative_error(&theirs, &expected);
             assert!(error <= tolerance, "{name} {numbers}: {error:e}");
-            // Ours on the same file: what is left is llama.cpp's own rounding of activations.
+            // Ours on the same file: what is left is that llama.cpp rounds activations to the type of the weights before products.
             let ours = logits(&file, &ids(name));
             let error = relative_error(&theirs, &ours);
-            let own = if numbers == "f32" { 1e-5 } else { 1e-2 };
+            let own = if numbers == "f32" { 1e-5 } else { tolerance };
             println!("{name} {numbers}: {error:e}");
             assert!(error <= own, "{name} {numbers}, beside ours: {error:e}");
         }

@@ -5,7 +5,7 @@
     python tools/llama_cpp.py generate FILE IDS.json COUNT OUT.json
 
 The library is in the wheel xllamacpp, which exports llama.cpp's own C functions: no compiler is needed. Fields of its structs are
-found by their offsets in include/llama.h of that version (xllamacpp 2026.10.11549); defaults are checked before one is set.
+found by their offsets in that version (xllamacpp 2026.10.11549); the default of each is checked before it is set.
 """
 
 import ctypes
@@ -77,9 +77,9 @@ LIB.llama_log_set(ctypes.cast(LOG, c_void_p), None)
 class Model:
     def __init__(self, path, vocab_only=False):
         params = LIB.llama_model_default_params()
-        params.set(16, "<i", 0)  # n_gpu_layers
-        params.set(64, "<?", vocab_only, default=False)
-        params.set(69, "<?", False, default=True)  # use_extra_bufts: no repacked weights, which round activations
+        params.set(16, "<i", 0, default=-1)  # n_gpu_layers
+        params.set(72, "<?", vocab_only, default=False)
+        params.set(74, "<?", False, default=True)  # use_extra_bufts: no repacked weights, which round activations
         self.model = LIB.llama_model_load_from_file(path.encode(), params)
         if not self.model:
             raise SystemExit(f"llama.cpp does not load {path}:\n{''.join(SAID[-20:])}")
@@ -100,9 +100,9 @@ class Model:
         params.set(0, "<I", max(32, len(ids)), default=512)  # n_ctx
         params.set(4, "<I", max(32, len(ids)))  # n_batch
         params.set(8, "<I", max(32, len(ids)), default=512)  # n_ubatch
-        params.set(24, "<i", 2)  # n_threads
-        params.set(28, "<i", 2)
-        params.set(48, "<i", 0, default=-1)  # flash_attn_type: off
+        params.set(28, "<i", 2, default=4)  # n_threads
+        params.set(32, "<i", 2, default=4)
+        params.set(52, "<i", 0, default=-1)  # flash_attn_type: off
         for offset in (104, 108):  # type_k, type_v: f32 instead of f16
             params.set(offset, "<i", 0, default=1)
         context = LIB.llama_init_from_model(self.model, params)

@@ -107,9 +107,7 @@ pub(super) fn store(
             match &request.ask {
                 Ask::LogLikelihood { context, continuation } => {
                     let texts_of = (context.as_str(), continuation.as_str());
-                    texts.push(
-                        tasks::continuation(texts_of, &encoder, used.how.bos, length, &mut known).map_err(place)?,
-                    );
+                    texts.push(tasks::continuation(texts_of, &encoder, used.how.bos, length, &mut known).map_err(place)?);
                 }
                 Ask::Rolling { text } => {
                     texts.extend(tasks::rolling(text, &encoder, used.how.bos, length).map_err(place)?);
