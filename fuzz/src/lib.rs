@@ -19,7 +19,7 @@ use ghostlab::checkpoint::{GgufText, GgufType, Layout};
 use ghostlab::corpus::{Tokenizer, read_rows, to_gguf};
 use ghostlab::error::Error;
 use ghostlab::grid::Grid;
-use ghostlab::model::{Config, Decoder, Program, check_weights, deployed};
+use ghostlab::model::{Config, Decoder, Program, Scaling, check_weights, deployed};
 use ghostlab::stage;
 use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
 use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
@@ -299,7 +299,13 @@ fn config(data: &[u8]) {
         Ok(config) => {
             assert!(config.heads % config.kv_heads == 0 && config.head_dim % 2 == 0);
             assert!(config.norm_eps > 0.0 && config.norm_eps.is_finite() && config.rope.theta.is_finite());
-            assert!(config.rope.scaling.is_none_or(|of| of.high_freq_factor > of.low_freq_factor && of.factor >= 1.0));
+            assert!(match &config.rope.scaling {
+                Some(Scaling::Llama3(of)) => of.high_freq_factor > of.low_freq_factor && of.factor >= 1.0,
+                Some(Scaling::Linear { factor } | Scaling::Dynamic { factor, .. }) => factor.is_finite() && *factor > 0.0,
+                Some(Scaling::Yarn(of)) => of.factor.is_finite() && of.attention.is_finite(),
+                Some(Scaling::LongRope(of)) => of.short.iter().chain(&of.long).all(|of| of.is_finite() && *of > 0.0),
+                None => true,
+            });
             let places: BTreeSet<String> =
                 config.attachments.iter().map(|of| format!("{} {}", of.layer, of.place.name())).collect();
             assert!(places.len() == config.attachments.len(), "two operators at one place");

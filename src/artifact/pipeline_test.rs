@@ -58,6 +58,7 @@ impl Executor for Fake {
             inputs: inputs(),
             texts,
             tasks: Vec::new(),
+            definitions: Vec::new(),
             engines: BTreeMap::new(),
             machine: String::new(),
         })

@@ -129,6 +129,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
         inputs: inputs.clone(),
         texts: grid.evaluate.perplexity.iter().map(read).collect(),
         tasks: TASKS.iter().map(task).collect(),
+        definitions: Vec::new(),
         engines: BTreeMap::new(),
         machine: String::new(),
     }

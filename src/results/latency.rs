@@ -201,6 +201,7 @@ mod tests {
             machine: String::new(),
             texts: Vec::new(),
             tasks: Vec::new(),
+            definitions: Vec::new(),
         }
     }
 

@@ -12,7 +12,9 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use common::{fixture, flat, relative_error, tensors};
 use ghostlab_core::corpus::Tokenizer;
-use ghostlab_core::model::{Batch, Config, Engine, Observer, Program, ResidualStream, Trie, content, tensor_hashes};
+use ghostlab_core::model::{
+    Batch, Config, Engine, Observer, Program, ResidualStream, Scaling, Trie, content, tensor_hashes,
+};
 
 /// The stream that enters the head, as logits `[tokens, vocab]`.
 fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
@@ -107,7 +109,7 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         rounded.insert(tensor.clone(), back);
         written.push((name(&tensor, arch == "olmo2"), quantised));
     }
-    if let Some(of) = config.rope.scaling {
+    if let Some(Scaling::Llama3(of)) = &config.rope.scaling {
         // conversion/llama.py
         let factors = (0..config.head_dim / 2).map(|i| {
             let frequency = config.rope.theta.powf(-2.0 * i as f64 / config.head_dim as f64);

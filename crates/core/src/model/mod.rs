@@ -42,7 +42,7 @@ pub use batch::{Batch, Prediction, ScoredRow};
 pub(crate) use candle::is_out_of_memory;
 pub use candle::{CandleEngine, DeviceName, FloatType, Gpu, LayerTensors, Placement};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
-pub use config::Config;
+pub use config::{Config, Scaling};
 pub use content::{TensorHashes, content, tensor_hashes};
 pub use cost::Load;
 pub use cpu::CPU;
