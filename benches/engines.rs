@@ -83,6 +83,7 @@ fn operations(config: &Config) {
     let (queries, keys) = (turned.unsqueeze(0).unwrap(), turned_keys.unsqueeze(0).unwrap());
     let mask = Tensor::zeros((PIECE, PIECE), DType::F32, &Device::Cpu).unwrap();
     let scores = some(&[h, PIECE, PIECE]);
+    let of_scores = ops::Scores::of(config);
     let operation = |name: &'static str, run: &dyn Fn()| {
         run();
         let best = (0..5).map(|_| {
@@ -100,7 +101,9 @@ fn operations(config: &Config) {
                 ops::linear(x, weight).unwrap();
             }
         }),
-        operation("attention, softmax included", &|| drop(ops::attention(&queries, &keys, &keys, &mask).unwrap())),
+        operation("attention, softmax included", &|| {
+            drop(ops::attention(&queries, &keys, &keys, &mask, of_scores).unwrap());
+        }),
         operation("  of it softmax", &|| drop(ops::softmax(&scores).unwrap())),
         operation("rotary embedding", &|| {
             ops::rotate(&turned, &cos, &sin).unwrap();

@@ -79,7 +79,7 @@ fn copy_rate() -> f64 {
     let mut to = vec![0.0f32; NUMBERS];
     let share = NUMBERS.div_ceil(rayon::current_num_threads());
     let copy = |to: &mut [f32]| {
-        to.par_chunks_mut(share).zip(from.par_chunks(share)).for_each(|(to, from)| to.copy_from_slice(from))
+        to.par_chunks_mut(share).zip(from.par_chunks(share)).for_each(|(to, from)| to.copy_from_slice(from));
     };
     copy(&mut to);
     let started = Instant::now();

@@ -50,7 +50,7 @@ fn main() {
     }
     println!();
     for ((kind, artifact), own) in &all {
-        let least = |of: fn(&Simulated) -> f64| own.iter().map(|one| of(one)).fold(f64::INFINITY, f64::min);
+        let least = |of: fn(&Simulated) -> f64| own.iter().map(of).fold(f64::INFINITY, f64::min);
         let most = own.iter().map(|one| one.parted).fold(0.0, f64::max);
         println!(
             "{kind}, {artifact} ({} grids): best survives in {:.3} at the least, winner near in {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is parted in {most:.3} at the most",
@@ -109,8 +109,8 @@ fn grids(folder: &Path) -> Vec<(&'static str, KnownScores)> {
             losses.push(of_texts);
         }
         let whole = |gains: &Vec<Vec<Vec<f64>>>| gains.len() > 1 && gains.iter().all(|of| !of.is_empty());
-        let accuracy = whole(&right).then(|| KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
-        let loss = whole(&losses).then(|| KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
+        let accuracy = whole(&right).then_some(KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
+        let loss = whole(&losses).then_some(KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
         let of =
             |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), routes: routes.clone(), objectives };
         grids.extend(accuracy.clone().map(|one| ("accuracy", of(vec![one]))));

@@ -100,6 +100,15 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         "--set",
         "recovery=[{name: ghosted, finetune: {sequences: 4, length: 32}}]",
     ]);
+    world.write("rows.jsonl", (0..9).map(|i| format!("{{\"question\": \"w{i} w{}\"}}\n", i * 7)).collect::<String>());
+    world.write(
+        "answers.yaml",
+        "task: answers\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n\
+         output_type: generate_until\ndoc_to_text: \"{{question}}\"\ndoc_to_target: w7\n\
+         generation_kwargs: {until: [\"w9\"], do_sample: false, max_gen_toks: 6}\nmetric_list: [{metric: exact_match}]\n",
+    );
+    let generated = ["criterion=llm-streamline", "recovery=[none]", "evaluate={tasks: [{definition: answers.yaml}]}"];
+    world.runs(&generated.map(|set| ["--set", set]).concat());
     let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use common::world::World;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Words of a schema that say nothing of what is valid.
 const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
@@ -100,6 +100,14 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                     }
                 }
             }
+            // Of what has no others: those that it has were looked at one by one.
+            "additionalProperties" if *of == json!(false) => {
+                let none = Map::new();
+                let has = schema["properties"].as_object().unwrap_or(&none);
+                if let Some(other) = value.as_object().into_iter().flatten().find(|(key, _)| !has.contains_key(*key)) {
+                    return Err(format!("{at} has {other:?}"));
+                }
+            }
             "items" => {
                 for (index, value) in value.as_array().into_iter().flatten().enumerate() {
                     closed(root, of, value, &format!("{at}[{index}]"))?;
@@ -148,7 +156,10 @@ fn the_schema_beside_the_documentation_is_the_programs_and_describes_every_field
     assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         let says = |of: &Value| of["description"].as_str().is_some_and(|text| text.len() > 2);
-        for (name, of) in schema["properties"].as_object().into_iter().flatten() {
+        // Of a variant that holds something its own description says what the one property is.
+        let variant =
+            at.ends_with("/oneOf") && says(schema) && schema["properties"].as_object().is_some_and(|of| of.len() == 1);
+        for (name, of) in schema["properties"].as_object().into_iter().flatten().filter(|_| !variant) {
             let referred = |of: &Value| of["$ref"].as_str().is_some_and(|name| says(&root["$defs"][&name[8..]]));
             let inside = of["items"].is_object() && referred(&of["items"]);
             let either = of["anyOf"].as_array().is_some_and(|of| of.iter().any(referred));

@@ -269,7 +269,7 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     for name in content.tensor_infos.keys() {
         let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap();
         let values = tensor.dequantize(&Device::Cpu).unwrap();
-        let whole = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
+        let whole = values.dims().len() == 2 && values.dim(1).unwrap().is_multiple_of(dtype.block_size());
         tensors.push((name.as_str(), if whole { QTensor::quantize(&values, dtype).unwrap() } else { tensor }));
     }
     let entries: Vec<_> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();

@@ -301,7 +301,8 @@ fn config(data: &[u8]) {
             assert!(config.norm_eps > 0.0 && config.norm_eps.is_finite() && config.rope.theta.is_finite());
             assert!(match &config.rope.scaling {
                 Some(Scaling::Llama3(of)) => of.high_freq_factor > of.low_freq_factor && of.factor >= 1.0,
-                Some(Scaling::Linear { factor } | Scaling::Dynamic { factor, .. }) => factor.is_finite() && *factor > 0.0,
+                Some(Scaling::Linear { factor } | Scaling::Dynamic { factor, .. }) =>
+                    factor.is_finite() && *factor > 0.0,
                 Some(Scaling::Yarn(of)) => of.factor.is_finite() && of.attention.is_finite(),
                 Some(Scaling::LongRope(of)) => of.short.iter().chain(&of.long).all(|of| of.is_finite() && *of > 0.0),
                 None => true,

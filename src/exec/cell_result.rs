@@ -51,7 +51,10 @@ pub struct DefinedScores {
 pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String, Value> {
     let each = scores.flat_map(|of| {
         let error = of.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
-        [(format!("{},{}", of.metric, of.filter), json!(of.score)), (format!("{}_stderr,{}", of.metric, of.filter), error)]
+        [
+            (format!("{},{}", of.metric, of.filter), json!(of.score)),
+            (format!("{}_stderr,{}", of.metric, of.filter), error),
+        ]
     });
     each.collect()
 }

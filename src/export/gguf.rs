@@ -81,11 +81,14 @@ impl Exporter<'_> {
     }
 }
 
+/// Entries of a header, and notes on what llama.cpp does otherwise.
+type Texts = (Vec<(String, Entry)>, Vec<String>);
+
 /// The entries of a backbone's tokenizer and chat template, and what llama.cpp does otherwise.
 ///
 /// # Errors
 /// As [`to_gguf`]; files that cannot be read.
-pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<(Vec<(String, Entry)>, Vec<String>)> {
+pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     let file = parts::tokenizer(backbone);
     let malformed = |error: serde_json::Error| {
         Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string())

@@ -136,7 +136,8 @@ impl DefinedColumn {
 
 /// The columns of a definition's task, or of a group's tasks.
 pub fn columns(of: &str, definition: &Definition) -> Vec<DefinedColumn> {
-    let each = |filter: &str, kind: Kind| DefinedColumn { of: of.to_owned(), metric: kind.name(), filter: filter.to_owned() };
+    let each =
+        |filter: &str, kind: Kind| DefinedColumn { of: of.to_owned(), metric: kind.name(), filter: filter.to_owned() };
     let pipelines = definition.filters.iter();
     pipelines.flat_map(|filter| definition.metrics.iter().map(move |metric| each(&filter.name, metric.kind))).collect()
 }
@@ -212,7 +213,8 @@ impl Meant {
                 limits::shown("task", &of.name, &at.place())?;
                 shown.push(at.placed(of.to_string()));
                 meant.uses.push(of);
-                let defined = Defined { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
+                let defined =
+                    Defined { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
                 let other = meant.tasks.get(&defined.definition.name);
                 if other.is_some_and(|other| other.definition != defined.definition) {
                     return Err(at.bad(format!("there are two definitions of `{}`", defined.definition.name)));
@@ -339,10 +341,12 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     }
     let beside = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
     // As the loader does, from the current folder; or from the definition's, so that both can be moved together.
-    let local = |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| beside.join(path));
+    let local =
+        |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| beside.join(path));
     if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
         let list = |of: &Value| -> Option<Vec<PathBuf>> {
-            let texts = of.as_list().map_or_else(|| vec![of.as_text()], |items| items.iter().map(Value::as_text).collect());
+            let texts =
+                of.as_list().map_or_else(|| vec![of.as_text()], |items| items.iter().map(Value::as_text).collect());
             texts.into_iter().map(|text| text.filter(|text| !text.contains("://")).map(local)).collect()
         };
         let splits: Option<BTreeMap<String, Vec<PathBuf>>> = match files {
@@ -433,7 +437,9 @@ pub(super) fn check(at: &At<'_>, how: &Asking) -> Result<()> {
         limits::count(0, shots, "the number of examples", &at.key("shots").place())?;
     }
     match how.limit {
-        Some(limit) => DocumentLimit::new(limit).map(drop).map_err(|error| error.at(at.key("limit").place().to_string())),
+        Some(limit) => {
+            DocumentLimit::new(limit).map(drop).map_err(|error| error.at(at.key("limit").place().to_string()))
+        }
         None => Ok(()),
     }
 }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::at::{At, Positioned};
+use super::entry_kind::EntryKind;
 use super::limits;
-use super::named::{self, EntryKind, Library};
+use super::named::{self, Library};
 use super::need::{Need, Written};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::WrittenShards;

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::entry_kind::EntryKind;
 use super::node::{MapEntry, Value, YamlNode};
 use super::schema::BackboneEntry;
 use super::source::{self, FileShape};
@@ -15,57 +16,6 @@ use crate::installed;
 
 /// How many folders above the grid's own are looked into.
 const LEVELS: usize = 3;
-
-/// What can have a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EntryKind {
-    Backbone,
-    Corpus,
-    Task,
-}
-
-impl EntryKind {
-    pub(super) const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
-
-    /// The key of a grid that holds entries of this kind, and the folder that holds their files.
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            EntryKind::Backbone => "backbones",
-            EntryKind::Corpus => "corpora",
-            EntryKind::Task => "tasks",
-        }
-    }
-
-    pub fn word(self) -> &'static str {
-        match self {
-            EntryKind::Backbone => "backbone",
-            EntryKind::Corpus => "corpus",
-            EntryKind::Task => "task",
-        }
-    }
-
-    /// The names of this kind that a tree uses. What has another shape than it should is left to `typed`.
-    fn used(self, root: &YamlNode) -> BTreeSet<String> {
-        let below = |node: &YamlNode, key: &str| node.get(key).map(YamlNode::items).unwrap_or_default().to_vec();
-        let includes = below(root, "include");
-        let axis =
-            |key: &str| [root].into_iter().chain(&includes).flat_map(|node| below(node, key)).collect::<Vec<_>>();
-        let evaluate = root.get("search").or_else(|| root.get("evaluate"));
-        let evaluated = |key: &str| evaluate.map(|node| below(node, key)).unwrap_or_default();
-        let nodes = match self {
-            EntryKind::Backbone => axis("backbone"),
-            EntryKind::Corpus => {
-                let users = axis("calibration").into_iter().chain(evaluated("perplexity"));
-                users.flat_map(|user| below(&user, "corpus")).collect()
-            }
-            EntryKind::Task => {
-                let name = |task: YamlNode| task.get("name").cloned().unwrap_or(task);
-                evaluated("tasks").into_iter().map(name).collect()
-            }
-        };
-        nodes.iter().filter_map(|node| node.text().map(str::to_owned)).collect()
-    }
-}
 
 /// The files of named entries around a grid.
 #[derive(Debug)]

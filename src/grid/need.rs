@@ -7,7 +7,7 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use super::at::{At, Positioned};
-use super::named::EntryKind;
+use super::entry_kind::EntryKind;
 use super::node::YamlPosition;
 use super::shards::{Stream, WrittenShards};
 use crate::error::{Error, Result};

@@ -4,8 +4,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::definitions;
+use super::entry_kind::EntryKind;
 use super::method::MethodAxis;
-use super::named::EntryKind;
 use super::profile::OF_THE_WHOLE;
 use super::schema::Schema;
 use crate::criterion::Criterion;

@@ -14,8 +14,8 @@ use crate::evaluate::{end_of_text, prefix_token};
 use crate::files::sha256;
 use crate::grid::{Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{
-    CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId, TextId,
-    TrainingId,
+    CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
+    TextId, TrainingId,
 };
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
@@ -173,7 +173,7 @@ impl<'a> Contents<'a> {
         if definition.output == Output::Generate {
             asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
-        Ok((measure, tokens::of_definition(&used.name, asked)))
+        Ok((measure, tokens::of_definition(&used.name, &asked)))
     }
 }
 

@@ -219,7 +219,10 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
 fn defined(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
     let estimate = |metric: &Metric, of: &Score| {
         let scale = scale(metric);
-        Measure { value: scale * of.score, stderr: of.error.filter(|error| error.is_finite()).map(|error| scale * error) }
+        Measure {
+            value: scale * of.score,
+            stderr: of.error.filter(|error| error.is_finite()).map(|error| scale * error),
+        }
     };
     for protocol in Protocol::columns(grid, outcome) {
         let Protocol::Defined { label, metric, filter, .. } = &protocol else { continue };
@@ -237,7 +240,8 @@ fn defined(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut P
             }
             (None, Some(group)) => {
                 let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
-                let member = |task: &String| result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() });
+                let member =
+                    |task: &String| result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() });
                 let members = group.group.tasks.iter().filter_map(member).map(|of| Arc::clone(&of.measure));
                 (found.map(|of| estimate(&metric, &of)), factors::below(&metric.id, &group.how), members.collect())
             }

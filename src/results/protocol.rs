@@ -317,7 +317,10 @@ impl Protocol {
                 self.amount()
             ),
             Self::Defined { tasks: Some(tasks), metric, .. } => {
-                format!("`{column}`: {metric} of the {tasks} tasks of a group, by lm-evaluation-harness' definitions, {}", self.amount())
+                format!(
+                    "`{column}`: {metric} of the {tasks} tasks of a group, by lm-evaluation-harness' definitions, {}",
+                    self.amount()
+                )
             }
             Self::Defined { name, output, version, metric, how, .. } => format!(
                 "`{column}`: {metric}, {name} version {} by its definition ({}), BOS `{}`, {}",
@@ -369,7 +372,8 @@ impl Protocol {
                 let shots = shots.or(how.shots).map(|shots| format!(", {shots}-shot")).unwrap_or_default();
                 let chat = how.chat.map(|many| if many { ", chat" } else { ", chat in one turn" }).unwrap_or_default();
                 let system = if how.system.is_some() { ", with a system text" } else { "" };
-                let cut = how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
+                let cut =
+                    how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{of}{made}{shots}{chat}{system}{cut}")
             }
             Self::Derived { of: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),

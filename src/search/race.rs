@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn who_is_worse_beyond_chance_leaves_and_who_is_near_stays() {
         let gains = vec![right(38), right(10), right(37), right(38)];
-        let verdict = judge(&[0, 1, 2, 3], &[gains.clone()], 0.01).unwrap();
+        let verdict = judge(&[0, 1, 2, 3], std::slice::from_ref(&gains), 0.01).unwrap();
         assert_eq!(verdict.leader, 0);
         assert_eq!(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)).collect::<Vec<_>>(), [(1, 0)]);
         assert!(verdict.out[0].p < 1e-9);

@@ -9,7 +9,7 @@ use parts::{ChunkClaim, ChunkGroup, ChunkSweep, ScoredVariant, Tries, Unflushed}
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
-use crate::stage::generations;
+use crate::stage::answers;
 use crate::work::backbone::BackbonePlan;
 use crate::work::context::Context;
 use crate::work::hold::Hold;
@@ -399,7 +399,7 @@ fn put_scored(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mu
             None => {
                 packed.push(run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes(&values))]));
             }
-            Some(answers) => generations::store(run.store, &candidate.key, candidate.seconds, &answers)?,
+            Some(answers) => answers::store(run.store, &candidate.key, candidate.seconds, &answers)?,
         }
     }
     if !packed.is_empty() {

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+pub use super::answers::{GeneratedEnd, GeneratedText, read, store};
 use super::chunks::dense;
-use super::payload::{from_json, to_json};
 use super::{KeyedBackbone, Stage, Words, scores};
-use crate::error::Result;
-use crate::generate::{End, Generation};
 use crate::identity::Identity;
-use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+use ghostlab_store::{Key, ObjectKind};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
@@ -22,42 +19,6 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Text by text, in the order of the prompts.
-const ANSWERS: &str = "answers.json";
-
-/// A generated text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GeneratedText {
-    pub text: String,
-    /// How many tokens were generated, those of what ended it among them.
-    pub tokens: usize,
-    pub end: GeneratedEnd,
-}
-
-/// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GeneratedEnd {
-    EndOfText,
-    Stop,
-    Length,
-    /// The next token's logits were no numbers.
-    NotFinite,
-}
-
-impl From<&Generation> for GeneratedText {
-    fn from(of: &Generation) -> Self {
-        let end = match of.end {
-            End::EndOfText => GeneratedEnd::EndOfText,
-            End::Stop => GeneratedEnd::Stop,
-            End::Length => GeneratedEnd::Length,
-            End::NotFinite => GeneratedEnd::NotFinite,
-        };
-        Self { text: of.text.clone(), tokens: of.ids.len(), end }
-    }
-}
-
 /// The answers of a variant. Where it runs stands in its operator's key already.
 pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Arc<Key>, what: &Arc<Identity>) -> Key {
     let of = operator.map_or_else(|| dense(backbone), |_| json!({"batch": backbone.batch_tokens}));
@@ -66,28 +27,12 @@ pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Ar
     Key::new(KIND, of, parents).named(backbone.name).about(what)
 }
 
-/// Stores the answers of a variant.
-///
-/// # Errors
-/// A store that cannot be written.
-pub fn store(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> Result<()> {
-    let answers: Vec<GeneratedText> = answers.iter().map(GeneratedText::from).collect();
-    store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
-}
-
-/// Stored answers.
-///
-/// # Errors
-/// Damage.
-pub fn read(object: &StoredObject) -> Result<Vec<GeneratedText>> {
-    from_json(object, ANSWERS)
-}
-
 #[cfg(test)]
 mod tests {
-    use ghostlab_store::Lookup;
+    use ghostlab_store::{Lookup, Store};
 
     use super::*;
+    use crate::generate::{End, Generation};
     use crate::model::CPU;
     use crate::stage::{WORDS, tokens};
 

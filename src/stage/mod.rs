@@ -3,6 +3,7 @@
 //! none.
 
 pub mod activations;
+pub mod answers;
 pub mod calibration;
 pub(crate) mod chunks;
 pub mod distilled;

@@ -185,7 +185,9 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
     let values = || -> Result<Vec<(usize, f64)>> {
         let sheet = tokens::sheet(evaluation, run.store)?;
         let documents = match run.store.look(&evaluation.tokens) {
-            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => Some(defined::documents(&object)?),
+            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => {
+                Some(defined::documents(&object)?)
+            }
             _ => None,
         };
         let mut values = Vec::new();

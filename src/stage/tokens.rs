@@ -74,7 +74,7 @@ pub fn of_requests(name: &str, of: &RequestsOf<'_>) -> Key {
 }
 
 /// The key of what a definition asks. `name` is what the grid calls its task.
-pub fn of_definition(name: &str, of: Value) -> Key {
+pub fn of_definition(name: &str, of: &Value) -> Key {
     Key::new(KIND, json!({"definition": of}), []).named(name)
 }
 

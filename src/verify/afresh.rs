@@ -260,8 +260,12 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     grid.corpora.retain(|name, of| is_here("text", name, &mut of.path));
     grid.tasks.retain(|name, of| is_here("task", name, &mut of.path));
     grid.definitions.retain(|name, of| {
-        let files = of.rows.splits.values_mut().flatten();
-        files.map(|file| is_here("rows of the task", name, file)).all(|here| here)
+        // Each is looked for, so that all that lack are told.
+        let mut here = true;
+        for file in of.rows.splits.values_mut().flatten() {
+            here &= is_here("rows of the task", name, file);
+        }
+        here
     });
     let Grid { backbones, corpora, tasks, definitions, cells, evaluate, .. } = grid;
     cells.retain(|cell| {

@@ -98,7 +98,7 @@ const OF_ONE_RUN: [&str; 19] = [
 ];
 
 /// Commands that show numbers or work, and where pairs of settings are held against them.
-const COMMANDS: [(&str, &str); 24] = [
+const COMMANDS: [(&str, &str); 25] = [
     ("run", "here"),
     ("reproduce", "here"),
     ("explain", "here"),
@@ -110,6 +110,7 @@ const COMMANDS: [(&str, &str); 24] = [
     ("record", "packs what a results folder holds"),
     ("report", "shows what page.json says"),
     ("score", "a grid's dense cell"),
+    ("search", "races on draws of its own: tests/search.rs"),
     ("verify", "recomputes what numbers.json says"),
     ("audit", "of the paper's numbers alone"),
     ("cache", "shows keys: tests/identity.rs"),

@@ -87,8 +87,11 @@ impl Definition {
     /// In an order of its own: that of keys means nothing.
     fn part(&self, keep: impl Fn(&str) -> bool) -> Value {
         let Value::Map(pairs) = &self.source else { return Value::None };
-        let mut pairs: Vec<(Value, Value)> =
-            pairs.iter().filter(|(key, value)| key.as_text().is_some_and(&keep) && *value != Value::None).cloned().collect();
+        let mut pairs: Vec<(Value, Value)> = pairs
+            .iter()
+            .filter(|(key, value)| key.as_text().is_some_and(&keep) && *value != Value::None)
+            .cloned()
+            .collect();
         pairs.sort_by_key(|(key, _)| key.text());
         Value::Map(pairs)
     }
@@ -152,7 +155,10 @@ mod tests {
     fn a_definition_is_read_back_from_what_it_says() {
         let one = read(TEXT);
         let again: Definition = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
-        assert_eq!((again.asks(), again.judges(), again.place.to_string()), (one.asks(), one.judges(), "a.yaml:1".into()));
+        assert_eq!(
+            (again.asks(), again.judges(), again.place.to_string()),
+            (one.asks(), one.judges(), "a.yaml:1".into())
+        );
         assert_eq!(one, again);
         assert_eq!(again.keep_rows, one.keep_rows);
     }
@@ -160,7 +166,8 @@ mod tests {
     #[test]
     fn names_and_metrics_ask_for_nothing_else_and_texts_do() {
         let one = read(TEXT);
-        for other in ["task_alias: other\n", "metric_list: [{metric: acc}]\n", "num_fewshot: 3\n", "dataset_name: b\n"] {
+        for other in ["task_alias: other\n", "metric_list: [{metric: acc}]\n", "num_fewshot: 3\n", "dataset_name: b\n"]
+        {
             assert_eq!(read(&format!("{TEXT}{other}")).asks(), one.asks(), "{other}");
         }
         for other in ["metric_list: [{metric: acc_mutual_info}]\n", "description: d\n", "target_delimiter: ''\n"] {

@@ -61,8 +61,9 @@ fn value(of: AnyValue<'_>) -> Option<Value> {
         AnyValue::StructOwned(parts) => {
             let (values, fields) = *parts;
             let pairs = fields.into_iter().zip(values);
-            let pair =
-                |(field, of): (polars::prelude::Field, AnyValue<'_>)| Some((Value::from(field.name().as_str()), value(of)?));
+            let pair = |(field, of): (polars::prelude::Field, AnyValue<'_>)| {
+                Some((Value::from(field.name().as_str()), value(of)?))
+            };
             pairs.map(pair).collect::<Option<_>>().map(Value::Map)
         }
         _ => None,

@@ -124,8 +124,12 @@ impl Rows for FileRows {
 /// # Errors
 /// When the file cannot be read, or holds anything but rows.
 pub fn table(path: &Path) -> Result<Vec<Value>> {
-    const FILES: RowFiles =
-        RowFiles { noun: "data", text: false, expected: "one JSON object per line, or one list of objects", hint: None };
+    const FILES: RowFiles = RowFiles {
+        noun: "data",
+        text: false,
+        expected: "one JSON object per line, or one list of objects",
+        hint: None,
+    };
     let limit = TextLimit::current().of_json();
     let (file, form) = FILES.open(path, limit)?;
     match form {

@@ -17,9 +17,9 @@ use crate::evaluate::choices::{MultipleChoiceEval, scored};
 use crate::evaluate::{EvalSet, TaskEncoder, end_tokens};
 use crate::generate::{Prompt, Sampling, Settings};
 use crate::grid::DefinitionUse;
-use crate::stage::generations::{self, GeneratedEnd};
+use crate::stage::answers::{self, GeneratedEnd};
+use crate::stage::chunks;
 use crate::stage::payload::{from_json, to_json};
-use crate::stage::scores;
 use crate::tasks::{self, DocumentLimit, Tokenised};
 use crate::work::backbone::BackbonePlan;
 use crate::work::inputs::Given;
@@ -107,7 +107,9 @@ pub(super) fn store(
             match &request.ask {
                 Ask::LogLikelihood { context, continuation } => {
                     let texts_of = (context.as_str(), continuation.as_str());
-                    texts.push(tasks::continuation(texts_of, &encoder, used.how.bos, length, &mut known).map_err(place)?);
+                    texts.push(
+                        tasks::continuation(texts_of, &encoder, used.how.bos, length, &mut known).map_err(place)?,
+                    );
                 }
                 Ask::Rolling { text } => {
                     texts.extend(tasks::rolling(text, &encoder, used.how.bos, length).map_err(place)?);
@@ -311,7 +313,7 @@ impl Documents {
     /// Damage; when there are not as many answers as texts.
     pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
-            let answers = self.answers(definition.output, &scores::read(object)?)?;
+            let answers = self.answers(definition.output, &chunks::read(object)?)?;
             let finite = |of: &Answer| match of {
                 Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
                 Answer::Texts(_) => true,
@@ -319,7 +321,7 @@ impl Documents {
             let non_finite = answers.iter().filter(|of| !of.iter().all(finite)).count();
             return Ok((answers, non_finite));
         }
-        let texts = generations::read(object)?;
+        let texts = answers::read(object)?;
         if texts.len() != self.counts.iter().sum::<usize>() {
             return Err(Error::damaged("stored answers do not fit their questions")
                 .at(object.folder().display().to_string())
@@ -370,7 +372,7 @@ mod tests {
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
         assert_eq!(together(&[of(&[&[0, 5]]), of(&[&one, &two])]), 1);
         let large: Vec<u32> = (0..2000).collect();
-        let more = |at: u32| [&large[..], &vec![at; 40]].concat();
+        let more = |at: u32| [&large[..], &[at; 40]].concat();
         assert_eq!(together(&[of(&[&more(1)]), of(&[&more(2)])]), 1, "more than go together");
         assert_eq!(together(&[of(&[])]), 1);
     }

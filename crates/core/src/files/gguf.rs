@@ -184,7 +184,9 @@ impl Gguf {
     /// # Errors
     /// Another type.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
-        let text = |value| if let &Value::String(ref text) = value { Some(text.as_str()) } else { None };
+        fn text(value: &Value) -> Option<&str> {
+            if let Value::String(text) = value { Some(text) } else { None }
+        }
         self.typed(key, "a list of texts", |value| match value {
             Value::Array(list) => list.iter().map(text).collect(),
             _ => None,

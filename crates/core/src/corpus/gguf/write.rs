@@ -209,7 +209,7 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     for step in steps {
         match step["type"].as_str() {
             Some("Digits") if step["individual_digits"] == true && pattern.is_none() && bytes.is_none() => {
-                digits = true
+                digits = true;
             }
             Some("Split")
                 if step["behavior"] == "Isolated" && step["invert"] != true && pattern.is_none() && bytes.is_none() =>
