@@ -49,6 +49,7 @@ fn elsewhere(words: &[String]) -> Option<&'static str> {
         "reproduce" => Some("minutes: tests/reproduce.rs"),
         _ if has("--fetch") || (has("--profile") && has("paper")) => Some("network"),
         _ if has("cuda") || has("metal") => Some("device"),
+        _ if has("--gguf") => Some("a tokenizer that llama.cpp has: tests/llama_cpp.rs"),
         _ => None,
     }
 }

@@ -4,10 +4,9 @@
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 
-use ghostlab_core::error::{Error, Result};
+use ghostlab_core::error::Error;
 
 use crate::definition::Definition;
-use crate::equivalent;
 use crate::literal::literal;
 use crate::metric::Kind;
 use crate::value::Value;
@@ -32,35 +31,6 @@ const NAMES: [&str; 14] = [
 ];
 /// Keys by which answers become scores.
 const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
-
-/// All that a node says, hooks that are no more than one of our keys as that key, and `kept` as `keep_rows`.
-pub(crate) fn source(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
-    let mut pairs = Vec::new();
-    for (key, node) in node.pairs() {
-        match key.as_text() {
-            Some("process_docs" | "keep_rows") => {}
-            Some("metric_list") => pairs.push((key.clone(), metrics(node)?)),
-            _ => pairs.push((key.clone(), node.plain()?)),
-        }
-    }
-    if !kept.is_empty() {
-        let columns = kept.iter().map(|(column, values)| (Value::from(&**column), Value::List(values.clone())));
-        pairs.push((Value::from("keep_rows"), Value::Map(columns.collect())));
-    }
-    Ok(Value::Map(pairs))
-}
-
-fn metrics(node: &Node) -> Result<Value> {
-    let Tree::List(items) = &node.tree else { return node.plain() };
-    let item = |item: &Node| {
-        let pairs = item.pairs().iter().map(|(key, value)| {
-            let same = matches!(&value.tree, Tree::Hook(hook) if equivalent::is_weighted_f1(hook, &value.place));
-            Ok((key.clone(), if same { Value::from("weighted_f1") } else { value.plain()? }))
-        });
-        Ok(Value::Map(pairs.collect::<Result<_>>()?))
-    };
-    Ok(Value::List(items.iter().map(item).collect::<Result<_>>()?))
-}
 
 impl Definition {
     /// The keys that requests are made by, as a literal of Python: equal for definitions that ask alike.

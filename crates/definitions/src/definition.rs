@@ -3,10 +3,10 @@
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::aggregate::Aggregation;
-use crate::content;
 use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
+use crate::source;
 use crate::template::Template;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree, hooked, texts, wrong};
@@ -336,7 +336,7 @@ impl Reader<'_> {
             training: self.text("training_split")?,
             validation,
             test,
-            source: content::source(self.node, &keep_rows)?,
+            source: source::source(self.node, &keep_rows)?,
             keep_rows,
             output,
             description: self

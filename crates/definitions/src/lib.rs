@@ -34,6 +34,7 @@ pub mod prompt;
 pub mod results;
 pub mod rows;
 pub mod shots;
+mod source;
 pub mod task;
 pub mod template;
 pub mod translation;

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
 
-use super::engine::{CandleEngine, Seen};
 use super::ops;
+use super::seen::Seen;
 use crate::error::{Error, Result};
-use crate::model::decoding::{BlockId, Cached, Past, Placed};
-use crate::model::program::Step;
+use crate::model::decoding::{BlockId, Past, Placed};
 use crate::model::rope::Rotaries;
-use crate::model::trie::Model;
 
 /// Keys, rotated, and values of some tokens of one layer, each `[tokens, K, D]` in the engine's type.
 #[derive(Clone)]
@@ -108,29 +106,5 @@ impl Seen for PastRows<'_, '_> {
         };
         let runs = self.past.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
         Ok(if runs.len() == 1 { runs[0].clone() } else { Tensor::cat(&runs, 0)? })
-    }
-}
-
-impl Cached for CandleEngine {
-    type Block = KeyValues;
-
-    fn expect(&self, now: Option<usize>, next: Option<usize>) {
-        Model::expect(self, now, next);
-    }
-
-    fn embed(&self, ids: &[u32]) -> Result<Tensor> {
-        self.embeddings(ids)
-    }
-
-    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
-        self.cached_step(step, x, past)
-    }
-
-    fn head(&self, x: &Tensor) -> Result<Vec<f32>> {
-        self.all_logits(x)
-    }
-
-    fn key_value_bytes(&self) -> u64 {
-        self.cache_bytes()
     }
 }

@@ -1,6 +1,7 @@
 //! The candle engine: the decoder's steps in candle's tensors, on any device that candle knows, in f32, bf16 or f16.
 
 mod cached;
+mod decode;
 mod device;
 mod engine;
 mod half;
@@ -11,6 +12,7 @@ mod notes;
 mod operators;
 pub mod ops;
 mod parts;
+mod seen;
 
 pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
