@@ -45,7 +45,7 @@ fn matrix() -> String {
     let _ = writeln!(table, "|{}", " --- |".repeat(7 + places.len()));
     for of in ARCHITECTURES {
         let repairs = places.keys().map(|place| format!(" {} |", export(of, *place))).collect::<String>();
-        let gguf = "not yet";
+        let gguf = if of.gguf.is_some() { "in, out" } else { "no" };
         let _ = writeln!(table, "| `{}` | yes | yes | yes |{repairs} yes | yes | {gguf} |", of.model_type);
     }
     table
