@@ -127,5 +127,5 @@ fn whatever_is_unlike_is_told_apart_in_what_is_kept_and_by_compare() {
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
 fn what_is_alike_is_taken_for_one() {
-    pairs::alike().iter().for_each(is_taken_for_one);
+    pairs::alike().iter().filter(|pair| pair.runs).for_each(is_taken_for_one);
 }

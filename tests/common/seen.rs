@@ -64,7 +64,13 @@ fn of_variant(of: &Aspect) -> bool {
 pub const VIEWS: [View; 9] = [
     View { name: "numbers.json", of: |seen| Some(seen.identities().join(" ")), says: all, one: true },
     View { name: "run.json", of: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },
-    View { name: "page.json", of: |seen| Some(seen.on_page()?.join(" ")), says: all, one: true },
+    // It shows no columns of definitions yet.
+    View {
+        name: "page.json",
+        of: |seen| Some(seen.on_page()?.join(" ")),
+        says: |of| !of.is_of("measure.defined"),
+        one: true,
+    },
     View { name: "page.json, notes", of: |seen| Some(seen.note()?.to_string()), says: of_variant, one: true },
     View { name: "explain", of: |seen| Some(seen.explained.clone()), says: all, one: true },
     View { name: "results folder", of: |seen| Some(seen.folder.clone()), says: |of| of.is_of("engine"), one: false },
