@@ -64,13 +64,7 @@ fn of_variant(of: &Aspect) -> bool {
 pub const VIEWS: [View; 9] = [
     View { name: "numbers.json", of: |seen| Some(seen.identities().join(" ")), says: all, one: true },
     View { name: "run.json", of: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },
-    // It shows no columns of definitions yet.
-    View {
-        name: "page.json",
-        of: |seen| Some(seen.on_page()?.join(" ")),
-        says: |of| !of.is_of("measure.defined"),
-        one: true,
-    },
+    View { name: "page.json", of: |seen| Some(seen.on_page()?.join(" ")), says: all, one: true },
     View { name: "page.json, notes", of: |seen| Some(seen.note()?.to_string()), says: of_variant, one: true },
     View { name: "explain", of: |seen| Some(seen.explained.clone()), says: all, one: true },
     View { name: "results folder", of: |seen| Some(seen.folder.clone()), says: |of| of.is_of("engine"), one: false },
@@ -156,10 +150,16 @@ fn runs_below(folder: &Path) -> Vec<PathBuf> {
 /// Runs a setting and makes every view of it.
 pub fn seen(setting: &Setting, what: &str) -> Seen {
     let grid = std::fs::read_to_string(setting.world.path("grid.yaml")).unwrap();
-    setting.world.write("grid.yaml", grid + ARTIFACT);
+    setting.world.write("grid.yaml", format!("{grid}{ARTIFACT}"));
     let results = setting.world.path("results");
     said(setting, what, &["run", "grid.yaml"]);
     let [folder] = runs_below(&results).try_into().unwrap();
+    // A table shows of definitions what it has columns for.
+    let numbers = StoredResults::read(&folder).unwrap();
+    let made = numbers.numbers.iter().map(|of| of.record.metric.as_str()).filter(|of| of.starts_with("made"));
+    let columns: BTreeSet<String> = made.map(|of| format!(", \"{of}\"")).collect();
+    let columns = format!("prefill_ms{}]", columns.into_iter().collect::<String>());
+    setting.world.write("grid.yaml", grid + &ARTIFACT.replace("prefill_ms]", &columns));
     said(setting, what, &["reproduce", "grid", "--no-gate", "--experiments", "."]);
     let artifacts: Vec<PathBuf> = runs_below(&results).into_iter().filter(|path| *path != folder).collect();
     let [artifact] = artifacts.try_into().unwrap();
@@ -170,7 +170,6 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
         let unknown: Vec<String> = files.filter(|file| !view(file)).collect();
         assert!(unknown.is_empty(), "say in tests/common/seen.rs what these tell of numbers: {unknown:?}");
     }
-    let numbers = StoredResults::read(&folder).unwrap();
     let cell = numbers.numbers.last().unwrap().cell.clone();
     let explained = said(setting, what, &["explain", "grid.yaml", &cell, "--json"]);
     let mut keys = BTreeSet::new();
