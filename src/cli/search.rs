@@ -119,7 +119,7 @@ fn prompt(text: &str) -> Result<Latency, String> {
     let (length, batch) = text.split_once('x').unwrap_or((text, "1"));
     let count = |text: &str| text.parse::<usize>().ok().filter(|count| (1..=MOST).contains(count));
     match (count(length), count(batch)) {
-        (Some(length), Some(batch)) => Ok(Latency { length, batch }),
+        (Some(length), Some(batch)) => Ok(Latency { length, batch, decode: None }),
         _ => Err("tokens, or tokens x sequences: 512, 512x4".to_owned()),
     }
 }

@@ -114,7 +114,7 @@ struct PromptEntry {
 /// The chance of any false exit where a file says nothing.
 const ALPHA: f64 = 0.05;
 /// The prompt where a file says nothing.
-const PROMPT: Latency = Latency { length: 512, batch: 1 };
+const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
     /// What is scored, as `evaluate` would have it.
@@ -144,8 +144,11 @@ impl SearchEntry {
         if let Some(items) = self.items {
             limits::count(1, items, "the number of items", &at.key("items").place())?;
         }
-        let prompt =
-            self.prompt.as_ref().map_or(PROMPT, |of| Latency { length: of.length, batch: of.batch.unwrap_or(1) });
+        let prompt = self.prompt.as_ref().map_or(PROMPT, |of| Latency {
+            length: of.length,
+            batch: of.batch.unwrap_or(1),
+            decode: None,
+        });
         for (key, value) in [("length", prompt.length), ("batch", prompt.batch)] {
             limits::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
         }

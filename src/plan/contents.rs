@@ -183,6 +183,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     MeasureId::Prefill {
         length: prompt.length,
         batch: prompt.batch,
+        decode: prompt.decode,
         warmups,
         rounds: timed,
         machine: Canonical::of(machine),

@@ -280,11 +280,15 @@ fn latencies(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut
         };
         for protocol in Protocol::latencies(grid, *prompt, &outcome.machine) {
             let metric = protocol.measures();
-            let Of::Prompt(estimate) = metric.of else { continue };
+            let estimate = match metric.of {
+                Of::Prompt(estimate) => of.and_then(estimate),
+                Of::Decode(estimate) => of.and_then(|of| estimate(of.decode.as_ref()?)),
+                _ => continue,
+            };
             push(Number {
                 asked: Some(protocol.asked()),
                 scored: std::slice::from_ref(&protocol),
-                estimate: of.and_then(estimate),
+                estimate,
                 sample: sample.clone(),
                 measure: factors::below(metric.family(), prompt),
                 measures: measured.map(|of| Arc::clone(&of.measure)).into_iter().collect(),
