@@ -1,5 +1,5 @@
 //! Generated answers through the program: the same bytes after kills and in any memory, and those of lm-evaluation-harness.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
 mod common;
@@ -96,9 +96,61 @@ fn fewer_documents_have_the_answers_that_they_have_among_all() {
 }
 
 #[test]
+fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
+    let world = generating("");
+    let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
+    let memory = |new: usize, more: &[&str]| {
+        world.write("answers.yaml", text.replace("max_gen_toks: 12", &format!("max_gen_toks: {new}")));
+        let output = world.ghostlab(&[&["plan", "grid.yaml", "--json"], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = serde_json::to_string(&plan).unwrap();
+        let (_, rest) = found.split_once("\"memory_bytes\":").unwrap_or_else(|| panic!("{plan:#}"));
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
+    };
+    let config = common::json(&world.path("backbone/config.json"));
+    let of = |name: &str| config[name].as_u64().unwrap();
+    let layers = of("num_hidden_layers");
+    let heads = config["head_dim"].as_u64().unwrap_or(of("hidden_size") / of("num_attention_heads"));
+    // Of 64 prompts: f32 keys and values of the dense backbone, and of two cuts with two recoveries each.
+    let token = 8 * of("num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
+    assert!(memory(90, &[]) - memory(12, &[]) >= 64 * 78 * token, "{} {}", memory(90, &[]), memory(12, &[]));
+    // What is to be kept is no more than its part of the memory.
+    let bounded = |new: usize| memory(new, &["--memory", "0.12"]);
+    assert!(bounded(240) - bounded(12) < 64 * 228 * token, "{} {}", bounded(240), bounded(12));
+}
+
+#[test]
+fn the_embedded_backbones_know_answers_and_last_words_without_choices() {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let definitions = checkout.join("experiments/definitions/");
+    let world = World::new();
+    for name in ["llama", "qwen3", "olmo2"] {
+        let backbone = checkout.join("data/tiny").join(name);
+        let [backbone, tasks] = [&backbone, &definitions].map(|path| path.to_str().unwrap());
+        let output = world.ghostlab(&["score", backbone, "--tasks", tasks, "--limit", "40", "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let file = &answer["answer"]["lm_eval"];
+        for (task, metric) in [
+            ("short_answers", "exact_match,strict-match"),
+            ("short_answers", "exact_match,flexible-extract"),
+            ("last_word", "acc,none"),
+        ] {
+            let [value, error] = [metric.to_owned(), metric.replace(',', "_stderr,")]
+                .map(|key| file["results"][task][key].as_f64().unwrap_or_else(|| panic!("{file:#}")));
+            assert!(value > 3.0 * error && value > 0.25, "{name}, {task}, {metric}: {value} ± {error}");
+        }
+        // Each task is named once, however many scores it has.
+        assert_eq!(file["config"]["tasks"].as_array().unwrap().len(), 2, "{}", file["config"]);
+    }
+}
+
+#[test]
 fn what_cannot_be_generated_is_refused_before_anything_runs() {
     for (from, to, words) in [
         ("max_gen_toks: 12", "num_beams: 4", ["num_beams", "answers.yaml"]),
+        ("max_gen_toks: 12", "max_gen_tokens: 12", ["is `max_gen_toks` meant?", "task answers"]),
         ("max_gen_toks: 12", "repetition_penalty: 1.5", ["repetition_penalty", "answers.yaml"]),
         ("max_gen_toks: 12", "max_gen_toks: 100000", ["room for a prompt", "max_gen_toks"]),
     ] {
@@ -107,6 +159,9 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
         world.write("answers.yaml", text.replace(from, to));
         world.refuses(&[], 2, &words);
     }
+    let world = generating("");
+    std::fs::remove_file(world.path("rows.jsonl")).unwrap();
+    world.refuses(&[], 3, &["rows are not there", "answers.yaml", "score --rows"]);
 }
 
 /// Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.

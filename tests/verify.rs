@@ -266,3 +266,104 @@ fn a_packed_record_is_verified_as_its_folder_and_says_what_was_altered_in_it() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("results.csv"), "{text}");
 }
+
+/// A dense backbone and a cut on what is generated, on a text's likelihood, and on that of a last word.
+fn defined() -> World {
+    let world = World::new();
+    std::fs::create_dir(world.path("defs")).unwrap();
+    let row = |i: usize| format!("{{\"text\": \"w{i} w{} w{}\"}}\n", i * 7 % 299, i * 31 % 299);
+    world.write("rows.jsonl", (0..72).map(row).collect::<String>());
+    let write = |name: &str, rest: &str| {
+        let head = "dataset_path: json\ndataset_kwargs: {data_files: {test: ../rows.jsonl}}\ntest_split: test\n";
+        world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}{rest}"));
+    };
+    write(
+        "answers",
+        "output_type: generate_until\ndoc_to_text: \"{{text}}\"\ndoc_to_target: \"1\"\n\
+         generation_kwargs: {until: [\"w7 \"], do_sample: false, max_gen_toks: 4}\n\
+         filter_list:\n  - name: digit\n    filter: [{function: regex, regex_pattern: \"w([0-9])\"}, {function: take_first}]\n\
+         metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n",
+    );
+    write(
+        "rolling",
+        "output_type: loglikelihood_rolling\ndoc_to_text: \"\"\ndoc_to_target: \"{{text}}\"\n\
+         metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]\n",
+    );
+    write(
+        "last",
+        "output_type: loglikelihood\ndoc_to_text: \"{{text}}\"\ndoc_to_target: \" w5 w6\"\n\
+         metric_list: [{metric: perplexity}, {metric: acc}]\n",
+    );
+    world.write(
+        "grid.yaml",
+        "backbones:\n  tiny: {path: backbone}\ncorpora:\n  train: {path: train.txt, rule: wikitext2}\n\
+         backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1]\nrecovery: [none]\n\
+         calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
+         evaluate:\n  tasks: [{definition: defs/}]\n",
+    );
+    world.runs(&[]);
+    std::fs::remove_dir_all(world.path("data/store")).unwrap();
+    std::fs::create_dir_all(world.path("data/store")).unwrap();
+    world
+}
+
+#[test]
+fn what_is_generated_and_the_perplexities_of_definitions_are_computed_afresh() {
+    let world = defined();
+    let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
+    let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
+    let whole = || {
+        let (code, folder) = verify(&world, &["--share", "100%"]);
+        let found = differing(&folder).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        std::fs::write(path(&world, "numbers.json"), &numbers).unwrap();
+        std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
+        (code, found, folder)
+    };
+    let (code, _, folder) = whole();
+    assert_eq!(code, 0, "{folder:#}");
+    // Two cells: an answer and a last word of each row; its likelihood, and the text's by two metrics, each with its number.
+    assert_eq!(check(&folder, "documents")["agreed"], 2 * 2 * 72);
+    assert_eq!(check(&folder, "log_likelihoods")["agreed"], 2 * (3 * 72 + 3));
+    assert_eq!(check(&folder, "windows")["all"], 0);
+    assert_eq!(folder["notes"], serde_json::json!([]));
+    // A part is one: 72 prompts are two chunks.
+    let (code, part) = verify(&world, &["--share", "20%"]);
+    assert_eq!(code, 0, "{part:#}");
+    let drawn = check(&part, "documents")["agreed"].as_u64();
+    assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
+
+    // The same answers in another order: nothing else shows it.
+    alter(&world, "numbers.json", |numbers| {
+        let of = common::stored_number(numbers, |of| of["metric"].as_str().unwrap().contains("exact_match"));
+        let (count, digits) = of["right"].as_str().unwrap().split_once(':').unwrap();
+        let other: String = digits.chars().rev().collect();
+        assert_ne!(other, digits);
+        of["right"] = format!("{count}:{other}").into();
+    });
+    let (code, found, folder) = whole();
+    assert_eq!((code, found), (4, vec!["documents".to_owned()]), "{folder:#}");
+    let at = check(&folder, "documents")["differs"][0]["at"].as_str().unwrap();
+    assert!(at.contains("answers") && at.contains("document"), "{at}");
+
+    for metric in ["word_perplexity", "/perplexity"] {
+        let is_it = |of: &Value| of["metric"].as_str().unwrap().contains(metric);
+        alter(&world, "numbers.json", |numbers| {
+            let of = common::stored_number(numbers, is_it);
+            for (place, by) in [(3, 0.5), (4, -0.5)] {
+                let loss = of["losses"][place].as_f64().unwrap();
+                of["losses"][place] = (loss + by).into();
+            }
+        });
+        let (code, found, folder) = whole();
+        assert_eq!((code, found), (4, vec!["log_likelihoods".to_owned()]), "{folder:#}");
+        assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
+        // One that is the better for it.
+        alter(&world, "numbers.json", |numbers| {
+            let of = common::stored_number(numbers, is_it);
+            of["value"] = (of["value"].as_f64().unwrap() * 0.9).into();
+        });
+        let (code, found, folder) = whole();
+        assert!(code == 4 && found.contains(&"log_likelihoods".to_owned()), "{folder:#}");
+        assert_eq!(found.contains(&"items".to_owned()), metric == "/perplexity", "{folder:#}");
+    }
+}

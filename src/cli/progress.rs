@@ -60,9 +60,15 @@ impl Reporter for JsonLines {
 
 struct Progress(Mutex<Meter>);
 
+/// A job, and how many tokens ran of it.
+struct Running {
+    job: JobStarted,
+    ran: usize,
+}
+
 struct Meter {
     bars: Bars<usize>,
-    jobs: BTreeMap<usize, JobStarted>,
+    jobs: BTreeMap<usize, Running>,
     left: TimeLeft,
     /// When the first event came.
     began: Option<Instant>,
@@ -77,14 +83,15 @@ fn fraction(of: &Piece) -> f64 {
 }
 
 /// `3,400 tokens/s, 0.50 cells/s, 12 s left`
-fn speed(job: &JobStarted, of: &Piece) -> String {
+fn speed(of_job: &Running, of: &Piece) -> String {
+    let Running { job, ran } = of_job;
     let (seconds, fraction) = (of.seconds(), fraction(of));
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
     let cells = match job.cells {
         0 => String::new(),
         cells => format!(", {:.2} cells/s", cells as f64 * fraction / seconds),
     };
-    format!("{} tokens/s{cells}, {} left", HumanCount((of.came as f64 / seconds) as u64), duration(left))
+    format!("{} tokens/s{cells}, {} left", HumanCount((*ran as f64 / seconds) as u64), duration(left))
 }
 
 fn duration(seconds: f64) -> String {
@@ -92,19 +99,24 @@ fn duration(seconds: f64) -> String {
 }
 
 impl Meter {
-    fn advance(&mut self, id: usize, tokens: usize) {
+    /// Of the tokens that were announced so many are done; what ran of them is how fast it goes.
+    fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
         let left = self.left.seconds().map(|left| format!("the grid: {} left", duration(left)));
-        let (Some(job), Some((piece, due))) = (self.jobs.get(&id), self.bars.advance(&id, tokens as u64)) else {
+        let (Some(running), Some((piece, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64))
+        else {
             return;
         };
+        running.ran += ran;
+        let running = &*running;
+        let job = &running.job;
         if let (Some(bar), Some(whole)) = (&piece.bar, &self.bars.whole) {
-            bar.set_message(format!("{}: {}", job.label, speed(job, &piece)));
+            bar.set_message(format!("{}: {}", job.label, speed(running, &piece)));
             whole.set_position((self.left.share() * 1000.0).min(1000.0) as u64);
             whole.set_message(left.unwrap_or_default());
         } else if due {
             let left = left.map(|left| format!("; {left}")).unwrap_or_default();
             let percent = 100.0 * fraction(&piece);
-            self.bars.line(&format!("{}: {percent:.0} %, {}{left}", job.label, speed(job, &piece)));
+            self.bars.line(&format!("{}: {percent:.0} %, {}{left}", job.label, speed(running, &piece)));
         }
     }
 }
@@ -134,13 +146,15 @@ impl Reporter for Progress {
                     meter.bars.line(&format!("{}: {} tokens", job.label, HumanCount(tokens)));
                 }
                 meter.bars.start(job.id, bar, Some(tokens), 0);
-                meter.jobs.insert(job.id, job);
+                meter.jobs.insert(job.id, Running { job, ran: 0 });
             }
-            Event::Advanced { job, tokens, .. } => meter.advance(job, tokens),
+            Event::Advanced { job, tokens, ran, .. } => meter.advance(job, tokens, ran.unwrap_or(tokens)),
             Event::Finished { job } => {
-                let (Some(job), Some(piece)) = (meter.jobs.remove(&job), meter.bars.end(&job)) else { return };
+                let (Some(Running { job, ran }), Some(piece)) = (meter.jobs.remove(&job), meter.bars.end(&job)) else {
+                    return;
+                };
                 let seconds = piece.seconds();
-                let per_second = HumanCount((piece.came as f64 / seconds) as u64);
+                let per_second = HumanCount((ran as f64 / seconds) as u64);
                 meter.bars.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", job.label));
             }
             // Bars and lines show jobs; cells are shown by `status`, by `--events`, and where more is wanted.

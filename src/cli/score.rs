@@ -196,12 +196,21 @@ fn grid(arguments: &Arguments) -> Result<Grid> {
             _ => error,
         })
     };
+    let load = |length| load(length).map_err(in_options);
     let grid = load(arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context = grid.backbones.values().next().map(|of| Config::read_with_attachments(&of.path)).transpose()?;
     match context.and_then(|config| config.max_positions) {
         Some(most) if arguments.length.is_none() && most < LENGTH => load(most),
         _ => Ok(grid),
     }
+}
+
+/// A line of the grid, which stands in no file, is none of the user's.
+fn in_options(error: Error) -> Error {
+    let line = format!("{FILE}:");
+    let Some(place) = error.parts().place.clone().filter(|place| place.contains(&line)) else { return error };
+    let others: Vec<&str> = place.split(", ").filter(|part| !part.starts_with(&line)).collect();
+    error.placed(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
 /// The grid as a file would have it. (JSON is YAML.)

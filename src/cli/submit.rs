@@ -208,10 +208,10 @@ impl Preflight {
         let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
         let exec::Preflight { state, estimate } =
             exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
-        let of_device = plan
-            .backbones
-            .iter()
-            .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state));
+        let most = settings.memory.unwrap_or(u64::MAX);
+        let of_device = plan.backbones.iter().map(|backbone| {
+            backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, most)
+        });
         let device_memory = of_device.max().unwrap_or(0);
         let complete = plan.variants().filter(|(_, variant)| state.complete_elsewhere(variant)).count();
         let outline = Outline::of(&plan, &state)?;

@@ -37,7 +37,7 @@ pub fn harness_samples(
         if by_document.len() != scores.answers.len() {
             return Err(Error::job("the answers are not those of the requests").at(scores.label.clone()));
         }
-        let judged = judged(&task, &scores.answers, 0)?;
+        let judged = judged(&task, &scores.answers, &|_, _| Ok(None))?;
         let mut lines = Vec::new();
         for pipeline in &task.definition.filters {
             for (at, (requests, answers)) in by_document.iter().zip(&scores.answers).enumerate() {

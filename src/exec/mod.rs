@@ -3,6 +3,7 @@
 //! A run makes the artifacts that its plan names and the store lacks, and reads its outcome from the store.
 
 mod cell_result;
+mod drawn_errors;
 mod harness_samples;
 mod outcome;
 mod overview;
@@ -25,7 +26,10 @@ pub use preflight::{Preflight, Where, preflight};
 pub use prepare::prepare;
 pub use record::{Recorder, RunRecord, RunState};
 pub use run::{Worked, run, stored, work};
-pub use sample::{Computed, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost};
+pub use sample::{
+    Computed, DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample,
+    sample_cost,
+};
 pub use time_left::TimeLeft;
 
 pub use crate::stage::program::stored_program;

@@ -70,8 +70,8 @@ pub(super) fn for_jobs(
     let jobs = backbone.jobs().map(|job| (job, backbone.lacking(job, state))).filter(|(_, own)| !own.is_empty());
     let bytes = jobs.map(|(job, own)| (job.group.bytes)(backbone, &own)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
-    let beside = batch_bytes(plan, backbone, state) + largest;
-    // Of the weights no more than the largest part has to be there.
+    // Of the weights no more than the largest part has to be there, and of what is generated one prompt's keys and values.
+    let beside = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
     in_memory(&MemoryNeed { backbone: &backbone.name, weights, beside }, limit, free)
 }

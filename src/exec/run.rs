@@ -236,7 +236,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
 fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone: bool) -> Vec<(Scheduled<'a>, Order)> {
     let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
-        let batch = batch_bytes(plan, backbone, state);
+        let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
         let mut before = Vec::new();
         for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
             let mut own = backbone.lacking(job, state);

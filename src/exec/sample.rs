@@ -2,6 +2,7 @@
 //! cells. Nothing of it is read from scores that are stored.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -29,8 +30,8 @@ use crate::work::event::WorkKind;
 use crate::work::models::{FromFiles, Models};
 use crate::work::progress::Progressed;
 use crate::work::settings::RunSettings;
-use ghostlab_definitions::aggregate::Item;
-use ghostlab_definitions::results::Judged;
+use ghostlab_definitions::aggregate::{Aggregation, Item};
+use ghostlab_definitions::results::{Noted, noted};
 use ghostlab_store::{Lookup, Store};
 
 /// A cell of which a part was computed.
@@ -66,8 +67,32 @@ pub enum SampledItems {
     /// Nats per token.
     Windows(Vec<(usize, f64)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
-    /// Of a definition's metrics (`acc,none`) that are right or wrong document by document.
-    Right(BTreeMap<String, Vec<(usize, bool)>>),
+    /// Of a definition's metrics (`acc,none`) those that are of documents one by one.
+    Defined(BTreeMap<String, DefinedItems>),
+}
+
+/// What documents come to by one metric of a definition.
+#[derive(Debug, Clone)]
+pub enum DefinedItems {
+    /// Whether each is answered rightly.
+    Right(Vec<(usize, bool)>),
+    /// What a perplexity is made of.
+    Losses {
+        items: Vec<DocumentLoss>,
+        aggregation: Aggregation,
+        /// What the sum of all documents is shared by.
+        units: f64,
+    },
+}
+
+/// How unlikely a document is.
+#[derive(Debug, Clone, Copy)]
+pub struct DocumentLoss {
+    /// Its place among all.
+    pub place: usize,
+    pub nats: f64,
+    /// Those that are scored of it.
+    pub tokens: usize,
 }
 
 /// Which chunks of an evaluation are drawn, of so many.
@@ -209,6 +234,7 @@ fn scores(
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
         let text = tokens::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.subject);
+        let scored = text.scored_tokens();
         text.with_eval_set(context.settings.batch_tokens, |eval_set| {
             let drawn = draw(backbone, evaluation, eval_set.chunks());
             if drawn.is_empty() {
@@ -247,7 +273,7 @@ fn scores(
             let values: Vec<Vec<Vec<f64>>> = values.collect();
             let solutions = sheet(evaluation, context.store)?;
             for ((variant, _), values) in members.iter().zip(values) {
-                let (items, of) = items(context, evaluation, eval_set, &values, solutions.as_ref())?;
+                let (items, of) = items(context, evaluation, eval_set, &values, &scored, solutions.as_ref())?;
                 all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
                     label: evaluation.subject.to_string(),
@@ -262,25 +288,28 @@ fn scores(
     Ok(all)
 }
 
-/// The items of the chunks that have values, by their places, and how many there are in all.
+/// The items of the chunks that have values, by their places, and how many there are in all. `scored` has the tokens of each of a
+/// task's texts.
 fn items(
     context: &Context<'_>,
     evaluation: &Evaluation,
     eval_set: &dyn EvalSet,
     chunks: &[Vec<f64>],
+    scored: &[usize],
     key: Option<&Arc<Solutions>>,
 ) -> Result<(SampledItems, usize)> {
-    // Assembling twice tells which places the drawn chunks have: zeros stand for the others.
-    let filled = |of: &dyn Fn(&[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
+    // Assembling twice tells which places the drawn chunks have: zeros stand for the others. A text has two, however many
+    // values its tokens are.
+    let filled = |of: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
         let fill = |(at, values): (usize, &Vec<f64>)| match values.is_empty() {
             true => vec![0.0; eval_set.count(at)],
-            false => of(values),
+            false => of(at, values),
         };
         chunks.iter().enumerate().map(fill).collect()
     };
-    let values = eval_set.assemble(&filled(&<[f64]>::to_vec));
+    let values = eval_set.assemble(&filled(&|_, of| of.to_vec()));
     let drawn: Vec<bool> =
-        eval_set.assemble(&filled(&|of| vec![1.0; of.len()])).into_iter().map(|mark| mark > 0.5).collect();
+        eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
     match (&evaluation.subject, key) {
         (Subject::Windows(_), _) => {
             let count = values.len();
@@ -300,31 +329,61 @@ fn items(
             }
             Ok((SampledItems::Documents(own, key.task()?.column), count))
         }
-        // A part of a generation is not held against its whole: texts are compared all at once or not at all.
-        (Subject::Defined(_), _) if evaluation.generates => Ok((SampledItems::Right(BTreeMap::new()), 0)),
         (Subject::Defined(used), _) => {
             let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
                 return Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()));
             };
             let (documents, definition) =
                 (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
+            // Where nothing was drawn, nothing was generated.
+            let generations = eval_set.generations(&values)?;
+            let answers = match &generations {
+                Some(all) => {
+                    documents.generated(definition, &all.iter().map(|of| of.text.as_str()).collect::<Vec<_>>())?
+                }
+                None => documents.answers(definition.output, &values)?,
+            };
             let whole: Vec<bool> =
                 documents.spans().map(|span| drawn[2 * span.start..2 * span.end].iter().all(|of| *of)).collect();
-            let answers = documents.answers(definition.output, &values)?;
+            let task = documents.task(definition)?;
+            // How much text a perplexity is of is asked of all documents; what was not generated can be filtered by nothing.
+            let noted_of = |at: &usize| generations.is_none() || whole[*at];
+            let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
+            let own = places.iter().map(|&at| (at, answers[at].as_slice()));
             let mut all = BTreeMap::new();
-            for Judged { score, items } in documents.judge(definition, &answers, 0)? {
-                let bit = |(at, item): (usize, &Item)| match item {
-                    Item::Number(number) if *number == 0.0 || *number == 1.0 => Some((at, *number == 1.0)),
-                    _ => None,
-                };
-                let bits: Option<Vec<(usize, bool)>> = items.iter().enumerate().map(bit).collect();
-                let key = format!("{},{}", score.metric, score.filter);
-                all.extend(bits.map(|bits| (key, bits.into_iter().filter(|(at, _)| whole[*at]).collect())));
+            let spans: Vec<Range<usize>> = documents.spans().collect();
+            let tokens = |at: usize| scored.get(spans[at].clone()).map_or(0, |of| of.iter().sum());
+            for Noted { metric, filter, items } in noted(&task, own)? {
+                let drawn = |at: usize| Some(places[at]).filter(|&place| whole[place]);
+                let items = defined_items(metric.aggregation, &items, &drawn, &tokens);
+                all.extend(items.map(|items| (format!("{},{filter}", metric.kind.name()), items)));
             }
-            Ok((SampledItems::Right(all), documents.len()))
+            Ok((SampledItems::Defined(all), documents.len()))
         }
         (Subject::Task(_), None) => {
             Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()))
         }
     }
+}
+
+/// What some documents come to by one metric; none of one that is not of documents one by one. `drawn` says where each stands
+/// among all, if it was drawn, and `tokens` how many are scored of it there.
+fn defined_items(
+    of: Aggregation,
+    items: &[Item],
+    drawn: &dyn Fn(usize) -> Option<usize>,
+    tokens: &dyn Fn(usize) -> usize,
+) -> Option<DefinedItems> {
+    if let Some((losses, units)) = of.losses(items) {
+        let loss = |(at, nats)| drawn(at).map(|place| DocumentLoss { place, nats, tokens: tokens(place) });
+        let items = losses.into_iter().enumerate().filter_map(loss).collect();
+        return Some(DefinedItems::Losses { items, aggregation: of, units });
+    }
+    let bit = |item: &Item| match item {
+        Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
+        _ => None,
+    };
+    let bits: Vec<bool> = items.iter().map(bit).collect::<Option<_>>()?;
+    let own = bits.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
+    Some(DefinedItems::Right(own.collect()))
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ghostlab_definitions::aggregate::DRAWS;
 use serde_json::Value;
 
 use super::cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores};
+use super::drawn_errors::DrawnErrors;
 use super::outcome::{DefinedProtocol, GridOutcome, TaskProtocol, TextProtocol, TextRead};
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
@@ -34,6 +34,7 @@ impl GridOutcome {
             for variant in &backbone.variants {
                 cells.push(reader.cell(plan, variant, failures.get(&variant.cell))?);
             }
+            reader.errors.iter().for_each(DrawnErrors::keep);
         }
         let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(plan, backbone, store))?;
         let mut texts = Vec::new();
@@ -57,6 +58,8 @@ struct Reader<'a> {
     sheets: Vec<Option<Arc<Solutions>>>,
     /// What tasks of definitions are judged by.
     documents: Vec<Option<Documents>>,
+    /// Of each evaluation.
+    errors: Vec<DrawnErrors<'a>>,
     /// The paths of the input files, by their hashes.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
@@ -117,7 +120,9 @@ impl<'a> Reader<'a> {
         for (path, hash) in inputs {
             files.entry(hash).or_default().push(path);
         }
-        Ok(Self { backbone, store, sheets: sheets(backbone, store)?, documents: documents(backbone, store)?, files })
+        let (sheets, documents) = (sheets(backbone, store)?, documents(backbone, store)?);
+        let errors = backbone.evaluations.iter().map(|of| DrawnErrors::of(store, &of.tokens)).collect();
+        Ok(Self { backbone, store, sheets, documents, errors, files })
     }
 
     fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
@@ -166,7 +171,7 @@ impl<'a> Reader<'a> {
                 }
                 Subject::Defined(used) => {
                     let definition = &plan.grid.definitions[&used.name].definition;
-                    let documents = self.documents[place].as_ref();
+                    let (documents, errors) = (self.documents[place].as_ref(), &self.errors[place]);
                     let scores = artifact.as_ref().zip(documents).map(|(artifact, documents)| {
                         let (answers, non_finite) = documents.answered(definition, artifact)?;
                         Ok::<_, Error>(DefinedScores {
@@ -175,7 +180,7 @@ impl<'a> Reader<'a> {
                             effective: documents.len(),
                             truncated: documents.truncated,
                             non_finite,
-                            scores: documents.judge(definition, &answers, DRAWS)?,
+                            scores: documents.judge(definition, &answers, &|of, items| errors.error(of, items))?,
                             answers,
                         })
                     });

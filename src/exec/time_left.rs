@@ -75,7 +75,7 @@ impl TimeLeft {
                     at = Some(piece.group.clone());
                 }
             }
-            Event::Advanced { job, tokens, elsewhere } => {
+            Event::Advanced { job, tokens, elsewhere, .. } => {
                 if let Some(running) = self.jobs.get(job)
                     && let Some(piece) = self.pieces.get_mut(&running.work)
                 {
@@ -206,7 +206,7 @@ mod tests {
             see(&mut left, &Event::Started(job), now);
             for _ in 0..50 {
                 now += of.seconds / 50.0;
-                see(&mut left, &Event::Advanced { job: id, tokens: 1, elsewhere: false }, now);
+                see(&mut left, &Event::Advanced { job: id, tokens: 1, ran: None, elsewhere: false }, now);
             }
             see(&mut left, &Event::Finished { job: id }, now);
             now += of.silent;
@@ -306,10 +306,10 @@ mod tests {
             flops: 40.0,
         };
         left.see(&Event::Started(job), 0.0);
-        left.see(&Event::Advanced { job: 0, tokens: 9, elsewhere: true }, 0.1);
+        left.see(&Event::Advanced { job: 0, tokens: 9, ran: None, elsewhere: true }, 0.1);
         assert_eq!((left.flops_done(), left.seconds()), (0.0, None));
         let before = left.share();
-        left.see(&Event::Advanced { job: 0, tokens: 1, elsewhere: false }, 4.1);
+        left.see(&Event::Advanced { job: 0, tokens: 1, ran: None, elsewhere: false }, 4.1);
         assert_eq!(left.flops_done(), 4.0);
         assert!(before > 0.15 && left.share() > before, "{before}");
     }

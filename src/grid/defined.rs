@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::at::{At, Positioned};
 use super::need::{Around, Found, HubSource, Need, from_here};
-use super::node::YamlPosition;
 use super::{limits, list};
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -181,7 +180,8 @@ pub(super) struct Defined {
 
 #[derive(Debug, Clone)]
 enum Origin {
-    Files(BTreeMap<String, Vec<PathBuf>>, YamlPosition),
+    /// By split, and where they are named.
+    Files(BTreeMap<String, Vec<PathBuf>>, String),
     Folder(Box<Need>),
 }
 
@@ -284,9 +284,9 @@ impl Meant {
 fn offered(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
-        Output::Generate => {
-            Generating::read(&definition.generation).map(drop).map_err(|error| error.at(definition.place.to_string()))
-        }
+        Output::Generate => Generating::read(&definition.generation)
+            .map(drop)
+            .map_err(|error| error.at(format!("task {}, {}", definition.name, definition.place))),
     }
 }
 
@@ -331,7 +331,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
                 files.iter().map(|file| from_here(file, &at).value).collect()
             };
             let splits = splits.iter().map(|(split, of)| (split.clone(), files(of))).collect();
-            return Ok(Origin::Files(splits, at.place()));
+            return Ok(Origin::Files(splits, at.place().to_string()));
         }
         Some(DataEntry::Place(place)) => {
             let Positioned { value, place } = from_here(place, &at);
@@ -361,7 +361,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
                 .found(files.repr())
                 .hint("bring the files, and name them in the grid: `data: {SPLIT: FILE}`")
         })?;
-        return Ok(Origin::Files(splits, at.place()));
+        return Ok(Origin::Files(splits, format!("task {name}, `data_files`, {}", definition.place)));
     }
     if local(path).is_dir() {
         return Ok(Origin::Folder(Box::new(Need::of_rows(name, Some(local(path)), None, at.place()))));
@@ -397,20 +397,21 @@ fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
 }
 
 /// Files that somebody named, of those splits that are read.
-fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], place: &YamlPosition) -> Result<FileRows> {
+fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], place: &str) -> Result<FileRows> {
     let of_split = |split: &&str| {
         let known = || format!("`{}`", files.keys().map(String::as_str).collect::<Vec<_>>().join("`, `"));
         let own = files.get(*split).filter(|own| !own.is_empty()).ok_or_else(|| {
             Error::bad_input(format!("nobody says which file the split `{split}` is"))
-                .at(place.to_string())
+                .at(place.to_owned())
                 .expected(format!("`data: {{{split}: FILE}}`"))
                 .found(known())
         })?;
         match own.iter().find(|file| !file.is_file()) {
             Some(file) => Err(Error::missing("a task's rows are not there")
-                .at(place.to_string())
+                .at(place.to_owned())
                 .expected(format!("a file at {}", file.display()))
-                .found("nothing")),
+                .found("nothing")
+                .hint("`data` in a grid, and `score --rows`, say where else they are")),
             None => Ok(((*split).to_owned(), own.clone())),
         }
     };

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
 use crate::criterion::{Criterion, Selection};
 use crate::error::Result;
+use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid, Method};
 use crate::model::{Load, Operator, Program, Trie};
 use crate::stage::operator::{Needs, Wanted};
 use crate::stage::{
     Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, operator, scores, tokens, trial,
 };
+use crate::work::settings::RunSettings;
 use ghostlab_store::{ObjectKind, Store};
 
 /// What a grid costs, and what is left of that.
@@ -83,13 +85,13 @@ pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreSta
     // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
     memory
-        .saturating_sub(PROGRAM + batch_bytes(plan, backbone, state) + matrices)
+        .saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices)
         .min(backbone.engine.weight_bytes(config))
 }
 
-/// Bytes of the largest batch of a backbone. Branches of a trie keep a few streams, and so do comparisons of a stream with
-/// those some layers before.
-pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> u64 {
+/// Bytes of the largest batch of a backbone, if jobs have `memory`. Branches of a trie keep a few streams, and so do comparisons
+/// of a stream with those some layers before; of what is generated keys and values are kept.
+pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let bytes = |tokens: &ghostlab_store::Key, streams: usize| {
         let all = load(state, tokens).map_or(usize::MAX, |load| load.tokens);
         let length = load(state, tokens).map_or(0, |load| load.length);
@@ -100,8 +102,26 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState)
         let Load { tokens, length, .. } = of.load();
         backbone.config.batch_bytes(plan.batch_tokens.max(length).min(tokens), deepest + 2)
     });
-    let evaluations = backbone.evaluations.iter().map(|of| bytes(&of.tokens, 4));
+    let evaluations = backbone
+        .evaluations
+        .iter()
+        .enumerate()
+        .map(|(place, of)| bytes(&of.tokens, 4) + cache_bytes(plan, backbone, place, state, memory));
     calibrations.chain(evaluations).max().unwrap_or(0)
+}
+
+/// Bytes of the keys and values of the prompts that run together: no more than their part of `memory`, and one prompt's at
+/// least. None where nothing is generated.
+fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, place: usize, state: &StoreState, memory: u64) -> u64 {
+    let evaluation = &backbone.evaluations[place];
+    let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
+    let lacking = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place]));
+    let programs = lacking.filter_map(|variant| program(plan.grid, backbone, variant, state).ok());
+    let trie = Trie::new(&programs.collect::<Vec<_>>());
+    let prompts = (load.tokens / load.length.max(1)).max(1);
+    let new = load.scored / prompts;
+    let one = backbone.config.prompt_cache_bytes(&trie, load.length.saturating_sub(new), new);
+    (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_part(memory)).max(one)
 }
 
 fn of_backbone(
@@ -187,7 +207,8 @@ fn of_backbone(
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
         let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
-        total.memory = PROGRAM + weights + batch_bytes(plan, backbone, state) + solving.max(left as u64 * matrix);
+        total.memory =
+            PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
     }
     Ok(total)
 }

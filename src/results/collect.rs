@@ -232,6 +232,7 @@ fn defined(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut P
         let measured = task.and_then(|used| result.defined(used));
         let scores = measured.and_then(|of| of.sample.as_ref());
         let judged = scores.and_then(|of| of.scores.iter().find(|of| is_it(&of.score)));
+        let name = metric;
         let metric = protocol.measures();
         let (value, measure, measures) = match (task, group) {
             (Some(used), _) => {
@@ -246,6 +247,11 @@ fn defined(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut P
                 (found.map(|of| estimate(&metric, &of)), factors::below(&metric.id, &group.how), members.collect())
             }
             (None, None) => continue,
+        };
+        let losses = || {
+            let metrics = &grid.definitions[&task?.name].definition.metrics;
+            let aggregation = metrics.iter().find(|of| of.kind.name() == *name)?.aggregation;
+            Some(Sample::Losses(aggregation.losses(&judged?.items)?.0))
         };
         // Of a mean of ones and zeros, which is what a paired test is made of.
         let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|of| {
@@ -262,7 +268,7 @@ fn defined(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut P
             asked: Some(protocol.asked()),
             scored: std::slice::from_ref(&protocol),
             estimate: value,
-            sample: bits.map_or(Sample::None, Sample::Right),
+            sample: bits.map(Sample::Right).or_else(losses).unwrap_or(Sample::None),
             measure,
             measures,
         });

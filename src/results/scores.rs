@@ -118,7 +118,9 @@ impl<'a> ModelScores<'a> {
     /// A task that is scored twice under several protocols: the layout has one place for it.
     pub fn lm_eval(&self, model: &str) -> Result<Value> {
         let tasks: Vec<TaskResult> = self.result.scored().map(|of| of.result.clone()).collect();
-        let names: Vec<&str> = self.scores.iter().map(|score| score.of.as_str()).collect();
+        // A task's scores stand together.
+        let mut names: Vec<&str> = self.scores.iter().map(|score| score.of.as_str()).collect();
+        names.dedup();
         let mut file = tasks::export(&tasks, json!({"model": "ghostlab", "model_args": model, "tasks": names}))?;
         let mut files = with_definitions(vec![file.clone()], self.grid, self.result, model).into_iter();
         file = files.next().unwrap_or(file);

@@ -98,7 +98,7 @@ pub struct StoredNumber {
     pub failure: Option<String>,
     /// A `1` for each document that was answered rightly, a `0` for each other; of an average, each task's after a comma.
     pub right: Option<String>,
-    /// The loss of each window, nats per token.
+    /// The loss of each window, nats per token; of a definition's perplexity that of each document, nats.
     pub losses: Option<Vec<f64>>,
 }
 

@@ -283,7 +283,7 @@ impl ChunkRun<'_> {
         if result.is_err() || pending.due(self.run.store.now()) {
             self.flush(pending, journal)?;
         }
-        let lost = result?;
+        let (lost, ran) = result?;
         if !lost.is_empty() {
             let (label, count) = (self.label, lost.len());
             self.run.note(format!(
@@ -292,7 +292,8 @@ impl ChunkRun<'_> {
         }
         chunks.retain(|chunk| !lost.contains(chunk));
         for chunk in chunks {
-            if let Err(stopped) = self.run.advance(job, self.eval_set.tokens(chunk)) {
+            let ran = ran.get(&chunk).copied();
+            if let Err(stopped) = self.run.advance_running(job, self.eval_set.tokens(chunk), ran) {
                 self.flush(pending, journal)?;
                 return Err(stopped);
             }
@@ -301,7 +302,7 @@ impl ChunkRun<'_> {
     }
 
     /// Computes some chunks for some candidates that all lack them, and notes what comes of it, but of those whose claims are
-    /// gone then.
+    /// gone then; and how many tokens ran of each, where that is not what was announced.
     fn record(
         &self,
         held: &[(usize, &Lease)],
@@ -310,7 +311,7 @@ impl ChunkRun<'_> {
         journal: &mut Journal,
         candidates: &mut [ScoredVariant],
         tries: &mut Tries,
-    ) -> Result<Vec<usize>> {
+    ) -> Result<(Vec<usize>, HashMap<usize, usize>)> {
         let chunks: Vec<usize> = held.iter().map(|(chunk, _)| *chunk).collect();
         let trie = tries.of(members, candidates);
         let mut seconds = vec![0.0; trie.len()];
@@ -320,12 +321,14 @@ impl ChunkRun<'_> {
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
         let shares = trie.shares(&seconds);
-        let mut lost = Vec::new();
+        let (mut lost, mut ran) = (Vec::new(), HashMap::new());
         for (&(chunk, lease), results) in held.iter().zip(results) {
             if !lease.holds() {
                 lost.push(chunk);
                 continue;
             }
+            let values: Vec<&[f64]> = results.iter().map(Vec::as_slice).collect();
+            ran.extend(self.eval_set.ran(chunk, &values).map(|tokens| (chunk, tokens)));
             let part = self.eval_set.tokens(chunk) as f64 / tokens.max(1) as f64;
             for ((&index, values), seconds) in members.iter().zip(results).zip(&shares) {
                 let candidate = &mut candidates[index];
@@ -335,7 +338,7 @@ impl ChunkRun<'_> {
                 candidate.take(&record, self.eval_set);
             }
         }
-        Ok(lost)
+        Ok((lost, ran))
     }
 
     /// Writes down what was computed, if the backbone is still the one that was hashed.

@@ -201,7 +201,7 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
                     let Some(documents) = &documents else { continue };
                     let definition = &run.grid.definitions[&used.name].definition;
                     let (answers, _) = documents.answered(definition, &object)?;
-                    let judged = documents.judge(definition, &answers, 0)?;
+                    let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
                     let Some(first) = judged.first() else { continue };
                     first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
                 }

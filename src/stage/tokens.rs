@@ -263,6 +263,14 @@ impl Text {
         }
     }
 
+    /// How many tokens are scored of each choice or text of a task.
+    pub(crate) fn scored_tokens(&self) -> Vec<usize> {
+        match self {
+            Self::Task(tokens) => tokens.places.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
+            Self::Windows(_) | Self::Generation(_) => Vec::new(),
+        }
+    }
+
     /// Where the values of a part stand among those of all of it, item by item: a window has one, a choice two.
     ///
     /// # Errors

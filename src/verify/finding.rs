@@ -83,7 +83,7 @@ pub enum CheckKind {
     Windows,
     /// Answers to documents, computed afresh.
     Documents,
-    /// Log-likelihoods of choices, computed afresh.
+    /// Log-likelihoods of choices and texts, computed afresh.
     LogLikelihoods,
     /// Removed layers, chosen afresh.
     Selections,

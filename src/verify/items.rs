@@ -1,5 +1,6 @@
 //! Numbers from the items that the folder has of them: no model is needed for that.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::finding::{Check, CheckKind};
@@ -60,6 +61,11 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
             let each: Vec<f64> = tasks.split(',').map(percent).collect::<Option<_>>()?;
             mean(&each)
         }
+        // Of a definition's tasks the record says how many words or bytes a text has as little.
+        (_, Some(losses)) if is_defined(recorded, number) => {
+            let (_, name) = number.record.metric.rsplit_once('/')?;
+            mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
+        }
         (_, Some(losses)) => {
             let Of::Text(estimate) = metric_of(number).of else { return None };
             // Of how many bytes the text is, the record does not say.
@@ -79,6 +85,18 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
         }
         _ => None,
     }
+}
+
+/// Whether a number is what a task by its definition came to.
+pub(super) fn is_defined(recorded: &Recorded, number: &StoredNumber) -> bool {
+    matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
+}
+
+/// Columns of tasks by definitions of whose documents the record has nothing: labels, and texts beside references.
+pub(super) fn without_items(recorded: &Recorded) -> BTreeSet<&str> {
+    let bare = |of: &&StoredNumber| of.record.value.is_some() && of.right.is_none() && of.losses.is_none();
+    let own = recorded.numbers.numbers.iter().filter(bare).filter(|of| is_defined(recorded, of));
+    own.map(|of| of.column.as_str()).collect()
 }
 
 /// Which documents are answered rightly by their log-likelihoods; none where the folder has none.

@@ -3,6 +3,7 @@
 //! own, so that no stored score is taken for a fresh one. Latencies are not verified: another machine has others.
 
 mod afresh;
+mod against;
 mod claims;
 mod draw;
 mod files;
@@ -106,6 +107,10 @@ impl Prepared {
         let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
         if measures.any(|measure| measure.machine().is_some()) {
             notes.push("latencies are not verified: another machine has others".to_owned());
+        }
+        let bare: Vec<&str> = items::without_items(&recorded).into_iter().collect();
+        if !bare.is_empty() {
+            notes.push(format!("not computed afresh, for the record has no items of them: {}", bare.join(", ")));
         }
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }

@@ -173,20 +173,29 @@ impl<'a> Context<'a> {
 
     /// A part of a job was done. What comes next waits while times are measured on this machine.
     pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
-        self.advance_timing(job, tokens)?;
+        self.advance_running(job, tokens, None)
+    }
+
+    /// The same, of which so many tokens really ran.
+    pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
+        self.advanced(job, tokens, ran)?;
         timing_lock::keep(self.store, self.reporter, self.stop)
     }
 
     /// The same of who measures them.
     pub(crate) fn advance_timing(&self, job: usize, tokens: usize) -> Result<()> {
+        self.advanced(job, tokens, None)
+    }
+
+    fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.worked();
-        self.reporter.event(Event::Advanced { job, tokens, elsewhere: false });
+        self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
         self.check_stop()
     }
 
     /// Tells that another process has done a part of a job.
     pub(crate) fn advance_elsewhere(&self, job: usize, tokens: usize) {
-        self.reporter.event(Event::Advanced { job, tokens, elsewhere: true });
+        self.reporter.event(Event::Advanced { job, tokens, ran: None, elsewhere: true });
     }
 
     pub(crate) fn finish(&self, job: usize) {

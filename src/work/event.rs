@@ -73,6 +73,9 @@ pub enum Event {
     Advanced {
         job: usize,
         tokens: usize,
+        /// How many of them really ran, where that is known only now: a text that is generated may end early.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ran: Option<usize>,
         elsewhere: bool,
     },
     Finished {

@@ -49,4 +49,14 @@ impl RunSettings {
     pub fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
     }
+
+    /// Bytes of keys and values that are kept while texts are generated.
+    pub fn cache_bytes(&self) -> u64 {
+        Self::cache_part(self.memory_bytes())
+    }
+
+    /// The same of jobs that may take so much: beside the weights, operators and a batch.
+    pub fn cache_part(memory: u64) -> u64 {
+        memory / 4
+    }
 }

@@ -136,6 +136,13 @@ impl Error {
         self.0.hint.as_deref()
     }
 
+    /// The same somewhere else than it says.
+    #[must_use]
+    pub fn placed(mut self, place: impl Into<String>) -> Self {
+        self.0.place = Some(place.into());
+        self
+    }
+
     pub fn parts(&self) -> &ErrorParts {
         &self.0
     }

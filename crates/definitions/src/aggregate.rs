@@ -141,6 +141,33 @@ impl Aggregation {
         })
     }
 
+    /// What a perplexity is made of: of each document its loss in nats, and what their sum is shared by, which are documents,
+    /// words or bytes. None of another aggregation.
+    pub fn losses(self, items: &[Item]) -> Option<(Vec<f64>, f64)> {
+        let part = |item: &Item| match (self, item) {
+            (Self::Perplexity, Item::Number(number)) => Some((-number, 1.0)),
+            (Self::WeightedPerplexity | Self::BitsPerByte, Item::Weighted(number, weight)) => Some((-number, *weight)),
+            _ => None,
+        };
+        let parts: Vec<(f64, f64)> = items.iter().map(part).collect::<Option<_>>()?;
+        let (losses, weights): (Vec<f64>, Vec<f64>) = parts.into_iter().unzip();
+        Some((losses, weights.iter().sum()))
+    }
+
+    /// The score of a perplexity whose loss is so large for each document, word or byte.
+    pub fn of_loss(self, nats: f64) -> f64 {
+        if self == Self::BitsPerByte { nats / std::f64::consts::LN_2 } else { nats.exp() }
+    }
+
+    /// Whether its standard error is drawn, which takes long.
+    pub fn draws_error(self) -> bool {
+        match self {
+            Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => true,
+            Self::Bleu | Self::Chrf | Self::Ter => true,
+            Self::Mean | Self::WeightedPerplexity | Self::BitsPerByte | Self::WeightedF1 | Self::Brier => false,
+        }
+    }
+
     /// The standard error; none where the harness says `N/A`. Of a mean it is exact, of others drawn `draws` times
     /// ([`DRAWS`] in the harness) with its own generators: chunk `i` of at most 1,000 by `Random(i).choices`.
     ///

@@ -1,6 +1,6 @@
 //! What a generation is told: `generation_kwargs` as the harness reads them.
 
-use ghostlab_core::error::{Error, Result};
+use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::value::Value;
 
@@ -33,6 +33,9 @@ pub struct Sampling {
     pub top_k: Option<usize>,
 }
 
+/// Options that are no limit.
+const OTHERS: [&str; 6] = ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"];
+
 impl Generating {
     /// Reads what a definition says.
     ///
@@ -40,14 +43,16 @@ impl Generating {
     /// An option that is not run, or a value that is none.
     pub fn read(settings: &Value) -> Result<Self> {
         let Value::Map(pairs) = settings else { return Err(wrong("generation_kwargs", "a mapping", settings)) };
-        let known = |key: &str| {
-            LIMITS.contains(&key) || ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"].contains(&key)
-        };
+        let known = |key: &str| LIMITS.contains(&key) || OTHERS.contains(&key);
         if let Some((key, value)) =
             pairs.iter().find(|(key, value)| !known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
         {
             let expected = "until, max_gen_toks, do_sample, temperature, top_p, top_k";
-            return Err(wrong(&key.text(), expected, value));
+            let (error, key) = (wrong(&key.text(), expected, value), key.text());
+            return Err(match nearest(&key, OTHERS.into_iter().chain(LIMITS)) {
+                Some(near) => error.hint(format!("is `{near}` meant?")),
+                None => error,
+            });
         }
         let get = |key: &str| settings.get(key).filter(|value| !matches!(value, Value::None));
         if let Some(beams) = get("num_beams").filter(|beams| beams.as_int() != Some(1)) {

@@ -2,7 +2,7 @@
 
 use ghostlab_core::error::{Error, Result};
 
-use crate::aggregate::{Item, Part, grouped};
+use crate::aggregate::{Aggregation, Item, Part, grouped};
 use crate::library::Group;
 use crate::metric::{Kind, Metric, Output};
 use crate::prompt::choice;
@@ -62,25 +62,64 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
         own.to_vec()
     };
     let documents: Vec<Vec<Answer>> = requests.chunk_by(|a, b| a.document == b.document).map(of_document).collect();
-    Ok(judged(task, &documents, draws)?.into_iter().map(|of| of.score).collect())
+    Ok(judged(task, &documents, &|of, items| of.error(items, draws))?.into_iter().map(|of| of.score).collect())
 }
 
-/// The same with what each document came to, of the answers to each document's requests in its order: the one place where
-/// answers are filtered, measured and aggregated.
+/// The same with what each document came to, of the answers to each document's requests in its order. `error` makes a standard
+/// error of a metric's items: drawn ones take long, so that a caller may know them already.
 ///
 /// # Errors
 /// As of [`scores`].
-pub fn judged(task: &Task, documents: &[Vec<Answer>], draws: usize) -> Result<Vec<Judged>> {
+pub fn judged(
+    task: &Task,
+    documents: &[Vec<Answer>],
+    error: &dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>,
+) -> Result<Vec<Judged>> {
+    let score = |of: Noted<'_>| {
+        let Noted { metric, filter, items } = of;
+        let place = |error: Error| error.at(format!("task {}, metric {}", task.definition.name, metric.kind.name()));
+        let score = Score {
+            metric: metric.kind.name().to_owned(),
+            filter: filter.to_owned(),
+            score: metric.aggregation.score(&items).map_err(place)?,
+            error: error(metric.aggregation, &items).map_err(place)?,
+            documents: items.len(),
+        };
+        Ok(Judged { score, items })
+    };
+    noted(task, documents.iter().map(Vec::as_slice).enumerate())?.into_iter().map(score).collect()
+}
+
+/// What a metric makes of documents before it is a score.
+#[derive(Debug, Clone)]
+pub struct Noted<'a> {
+    /// The metric.
+    pub metric: &'a Metric,
+    /// The pipeline of filters.
+    pub filter: &'a str,
+    /// Of each document.
+    pub items: Vec<Item>,
+}
+
+/// What every metric of every pipeline notes of some documents, by their places in the task and the answers to their requests:
+/// the one place where answers are filtered and measured.
+///
+/// # Errors
+/// As of [`scores`].
+pub fn noted<'a, 'b>(
+    task: &'a Task,
+    documents: impl Iterator<Item = (usize, &'b [Answer])> + Clone,
+) -> Result<Vec<Noted<'a>>> {
     let of = &task.definition;
     let mut all = Vec::new();
     for pipeline in &of.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); of.metrics.len()];
-        for (at, own) in documents.iter().enumerate() {
+        for (at, own) in documents.clone() {
             let place = |error: Error| error.at(format!("task {}, document {}", of.name, at + 1));
             let document = task.documents.get(at).ok_or_else(|| Error::bad_input("an answer is of no document"))?;
             let noted = match of.output {
                 Output::Generate => {
-                    let [Answer::Texts(texts)] = &own[..] else { return Err(place(unlike(own))) };
+                    let [Answer::Texts(texts)] = own else { return Err(place(unlike(own))) };
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
                     let result = pipeline.apply(texts, document).map_err(place)?;
                     generated(task, document, &result).map_err(place)?
@@ -91,17 +130,8 @@ pub fn judged(task: &Task, documents: &[Vec<Answer>], draws: usize) -> Result<Ve
                 all.push(one);
             }
         }
-        for (metric, items) in of.metrics.iter().zip(items) {
-            let name = |error: Error| error.at(format!("task {}, metric {}", of.name, metric.kind.name()));
-            let score = Score {
-                metric: metric.kind.name().to_owned(),
-                filter: pipeline.name.clone(),
-                score: metric.aggregation.score(&items).map_err(name)?,
-                error: metric.aggregation.error(&items, draws).map_err(name)?,
-                documents: items.len(),
-            };
-            all.push(Judged { score, items });
-        }
+        let filter = pipeline.name.as_str();
+        all.extend(of.metrics.iter().zip(items).map(|(metric, items)| Noted { metric, filter, items }));
     }
     Ok(all)
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use ghostlab_definitions::aggregate::{Aggregation, Item};
 use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::results::{Judged, judged};
@@ -328,23 +329,42 @@ impl Documents {
                 .expected(format!("{} texts", self.counts.iter().sum::<usize>()))
                 .found(texts.len().to_string()));
         }
-        let mut rest = texts.as_slice();
+        let non_finite = texts.iter().filter(|of| of.end == GeneratedEnd::NotFinite).count();
+        let texts: Vec<&str> = texts.iter().map(|of| of.text.as_str()).collect();
+        Ok((self.generated(definition, &texts)?, non_finite))
+    }
+
+    /// The answers to each document's requests, by what was generated behind all prompts.
+    ///
+    /// # Errors
+    /// When there are not as many texts as prompts.
+    pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
+        if texts.len() != self.counts.iter().sum::<usize>() {
+            return Err(Error::job("the answers do not fit the questions")
+                .expected(format!("{} texts", self.counts.iter().sum::<usize>()))
+                .found(texts.len().to_string()));
+        }
+        let mut rest = texts;
         let each = self.counts.iter().map(|count| {
             let (own, later) = rest.split_at(*count);
             rest = later;
-            let texts = own.iter().map(|of| of.text.clone()).cycle().take(definition.repeats.max(*count));
+            let texts = own.iter().map(|text| (*text).to_owned()).cycle().take(definition.repeats.max(*count));
             vec![Answer::Texts(texts.collect())]
         });
-        let answers = each.collect();
-        Ok((answers, texts.iter().filter(|of| of.end == GeneratedEnd::NotFinite).count()))
+        Ok(each.collect())
     }
 
-    /// What a definition makes of answers; `draws` as of [`judged`].
+    /// What a definition makes of answers; `error` as of [`judged`].
     ///
     /// # Errors
     /// As there.
-    pub fn judge(&self, definition: &Definition, answers: &[Vec<Answer>], draws: usize) -> Result<Vec<Judged>> {
-        judged(&self.task(definition)?, answers, draws)
+    pub fn judge(
+        &self,
+        definition: &Definition,
+        answers: &[Vec<Answer>],
+        error: &dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>,
+    ) -> Result<Vec<Judged>> {
+        judged(&self.task(definition)?, answers, error)
     }
 }
 

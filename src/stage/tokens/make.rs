@@ -93,9 +93,8 @@ pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subjec
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
         Subject::Defined(used) if run.grid.definitions[&used.name].definition.output == Output::Generate => {
             let tokenizer = tokenizer(Given { grid: run.grid, inputs: run.inputs }, backbone)?;
-            // Beside the weights, operators and a batch.
-            let cache = run.settings.memory_bytes() / 4;
-            Prompts::read(artifact, tokenizer, cache).map(|prompts| Text::Generation(Box::new(prompts)))
+            Prompts::read(artifact, tokenizer, run.settings.cache_bytes())
+                .map(|prompts| Text::Generation(Box::new(prompts)))
         }
         Subject::Task(_) | Subject::Defined(_) => TaskTokens::read(artifact).map(Text::Task),
     };

@@ -14,6 +14,11 @@ pub trait EvalSet: Sync {
     /// Tokens of one chunk.
     fn tokens(&self, chunk: usize) -> usize;
 
+    /// How many tokens a chunk that gave these values of each program really ran for one of them, where that may be fewer.
+    fn ran(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
+        None
+    }
+
     /// How much text some chunks are, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 

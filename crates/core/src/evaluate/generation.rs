@@ -9,7 +9,7 @@ use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, continued}
 use crate::model::{Engine, Load, Trie};
 
 /// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave.
-const CHUNK: usize = 64;
+pub const CHUNK: usize = 64;
 
 /// Prompts as an eval set: a chunk's values are, of each of its prompts, why it ended, how many tokens it got, and these.
 /// [`GenerationEval::read`] reads them.
@@ -80,6 +80,15 @@ impl EvalSet for GenerationEval<'_> {
     /// At most: a continuation may end early.
     fn tokens(&self, chunk: usize) -> usize {
         self.prompts[self.members(chunk)].iter().map(|of| self.size(of)).sum()
+    }
+
+    /// The prompts, each once, and what the programs generated on average.
+    fn ran(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
+        let new = |values: &&[f64]| parts(values).map(|parts| parts.iter().map(|(_, ids)| ids.len()).sum::<usize>());
+        let new: usize = of_programs.iter().map(new).sum::<Option<usize>>()?;
+        let most = self.settings.max_new_tokens;
+        let prompts: usize = self.prompts[self.members(chunk)].iter().map(|of| self.size(of) - most).sum();
+        Some(prompts + new / of_programs.len().max(1))
     }
 
     fn load(&self, chunks: &[usize]) -> Load {
@@ -161,5 +170,10 @@ mod tests {
         assert!(eval.read(&all[..5]).is_err());
         // Each counts with all tokens that it may get.
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
+        // What ran are the two prompts of one token, and three new ones.
+        assert_eq!(
+            (eval.ran(0, &[&all]), eval.ran(0, &[&all, &all]), eval.ran(0, &[&all[..5]])),
+            (Some(5), Some(5), None)
+        );
     }
 }

@@ -89,9 +89,18 @@ impl Config {
 
     /// Bytes of the keys and values that a program keeps of a token while it decodes, at most: those of f32.
     pub fn cache_bytes(&self, program: &Program) -> u64 {
-        let attention = |step: &&Step| matches!(step, Step::Attention(_) | Step::Edited(Sublayer::Attention, ..));
-        let layers = program.0.iter().filter(attention).count();
-        8 * (layers * self.kv_heads * self.head_dim) as u64
+        self.layer_cache_bytes() * program.0.iter().filter(|step| step.is_attention()).count() as u64
+    }
+
+    /// The same of a prompt of so many tokens which each program of a trie continues by so many: what programs begin with
+    /// alike is kept once of the prompt.
+    pub fn prompt_cache_bytes(&self, trie: &Trie, prompt: usize, new: usize) -> u64 {
+        let Cost { shared, separate } = trie.cost(|step, _| f64::from(u8::from(step.is_attention())));
+        self.layer_cache_bytes() * (shared as u64 * prompt as u64 + separate as u64 * new as u64)
+    }
+
+    fn layer_cache_bytes(&self) -> u64 {
+        8 * (self.kv_heads * self.head_dim) as u64
     }
 
     /// Weights of a layer, without its norms and biases.
@@ -220,6 +229,21 @@ mod tests {
         // By need an expert is in memory by itself, not a layer of eight.
         assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
         assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
+    }
+
+    #[test]
+    fn keys_and_values_of_a_prompt_are_kept_once_for_what_programs_share() {
+        let config = config(&json!({
+            "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100,
+        }));
+        let programs = [Program::dense(4), Program::pruned(4, &[2], |_| None)];
+        // Two layers before the cut, two behind it and one: of the prompt five, of what is new four and three.
+        let (layer, trie) = (8 * 2 * 16, Trie::new(&programs));
+        assert_eq!(config.prompt_cache_bytes(&trie, 10, 3), layer * (10 * 5 + 3 * 7));
+        let one = Trie::new(&programs[..1]);
+        assert_eq!(config.prompt_cache_bytes(&one, 1, 0), config.cache_bytes(&programs[0]));
+        assert_eq!(config.prompt_cache_bytes(&Trie::new(&[]), 10, 3), 0);
     }
 
     /// Qwen3-MoE with dense layers between: each layer has its own size.

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
-use super::program::{Step, Sublayer};
+use super::program::Step;
 use super::trie::Trie;
 use crate::error::{Error, Result};
 
@@ -235,8 +235,7 @@ impl<M: Cached> Decoding for TrieDecoding<'_, M> {
 
     fn token_bytes(&self, programs: &[usize]) -> u64 {
         let nodes: BTreeSet<usize> = programs.iter().flat_map(|&of| self.trie.path(of)).copied().collect();
-        let attention =
-            |node: &usize| matches!(self.trie.step(*node), Step::Attention(_) | Step::Edited(Sublayer::Attention, ..));
+        let attention = |node: &usize| self.trie.step(*node).is_attention();
         nodes.into_iter().filter(attention).count() as u64 * self.model.key_value_bytes()
     }
 }

@@ -51,6 +51,11 @@ impl Step {
         matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
     }
 
+    /// Whether keys and values are kept of it while a program decodes.
+    pub(super) fn is_attention(&self) -> bool {
+        matches!(self, Self::Attention(_) | Self::Edited(Sublayer::Attention, ..))
+    }
+
     pub(super) fn content(&self) -> Content<'_> {
         match self {
             Self::Embed => (0, 0, &[]),

@@ -1,0 +1,130 @@
+//! Standard errors that are drawn: a hundred thousand draws take seconds, and every reading of a grid asks for them again. What
+//! was drawn once is remembered beside the store, by the content of what it was drawn from.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ghostlab_definitions::aggregate::{Aggregation, DRAWS, Item};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::error::Result;
+use crate::files::sha256;
+use ghostlab_store::{Key, Store};
+
+/// Of the draw: another one forgets what is remembered.
+const VERSION: u32 = 1;
+
+/// The errors of one evaluation's scores.
+pub(super) struct DrawnErrors<'a> {
+    store: &'a Store,
+    /// None where the store remembers nothing.
+    place: Option<PathBuf>,
+    known: RefCell<Known>,
+    /// Whether something was drawn since.
+    drawn: Cell<bool>,
+}
+
+/// The bits of each error, by the hash of what it was drawn from: JSON has no NaN.
+type Known = BTreeMap<String, u64>;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Remembered {
+    errors: Known,
+    /// Of what stands before.
+    check: String,
+}
+
+impl Remembered {
+    fn of(errors: Known) -> Self {
+        let check = sha256::of_bytes(json!(errors).to_string());
+        Self { errors, check }
+    }
+}
+
+fn read(store: &Store, place: &Path) -> Known {
+    let found = store.file(place).and_then(|text| serde_json::from_slice::<Remembered>(&text).ok());
+    let whole = found.map(|of| (of.check, Remembered::of(of.errors))).filter(|(check, of)| *check == of.check);
+    whole.map(|(_, of)| of.errors).unwrap_or_default()
+}
+
+impl<'a> DrawnErrors<'a> {
+    /// Those of scores on some tokens.
+    pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
+        let place = store.memory().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
+        let known = place.as_deref().map(|place| read(store, place)).unwrap_or_default();
+        Self { store, place, known: RefCell::new(known), drawn: Cell::new(false) }
+    }
+
+    /// As [`Aggregation::error`], with as many draws as the harness.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn error(&self, of: Aggregation, items: &[Item]) -> Result<Option<f64>> {
+        if !of.draws_error() {
+            return of.error(items, DRAWS);
+        }
+        let content = sha256::of_bytes(format!("{VERSION} {} {DRAWS} {items:?}", of.name()));
+        let known = self.known.borrow().get(&content).copied();
+        if let Some(bits) = known {
+            return Ok(Some(f64::from_bits(bits)));
+        }
+        let error = of.error(items, DRAWS)?;
+        if let Some(error) = error {
+            self.known.borrow_mut().insert(content, error.to_bits());
+            self.drawn.set(true);
+        }
+        Ok(error)
+    }
+
+    /// Remembers what was drawn. Where that cannot be written, it is drawn again the next time.
+    pub(super) fn keep(&self) {
+        let Some(place) = self.place.as_deref().filter(|_| self.drawn.get()) else { return };
+        // Another process may have drawn others meanwhile.
+        let mut errors = read(self.store, place);
+        errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
+        if let Ok(text) = serde_json::to_vec(&Remembered::of(errors)) {
+            self.store.put_file(place, &text).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::{WORDS, tokens};
+
+    #[test]
+    fn an_error_is_drawn_once_by_content_and_damage_is_drawn_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), WORDS).unwrap();
+        let key = Key::new(tokens::KIND, json!({"seed": 1}), []);
+        let items = [-1.5, -0.25, f64::NEG_INFINITY, -3.0].map(Item::Number);
+        let (sound, of) = ([items[0].clone(), items[1].clone(), items[3].clone()], Aggregation::Perplexity);
+        let expected = of.error(&sound, DRAWS).unwrap().unwrap();
+        let errors = DrawnErrors::of(&store, &key);
+        assert_eq!(errors.error(of, &sound).unwrap(), Some(expected));
+        errors.keep();
+        // What is remembered is what is said: told by a value that nobody would draw.
+        let place = errors.place.clone().unwrap();
+        let mut known = read(&store, &place);
+        assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
+        known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
+        let text = serde_json::to_string(&Remembered::of(known)).unwrap();
+        std::fs::write(&place, &text).unwrap();
+        let again = DrawnErrors::of(&store, &key);
+        assert_eq!(again.error(of, &sound).unwrap(), Some(7.5));
+        // Other documents and another aggregation are other contents, an infinite one among them.
+        assert_eq!(again.error(of, &sound[..2]).unwrap(), of.error(&sound[..2], DRAWS).unwrap());
+        let nan = again.error(of, &items).unwrap().unwrap();
+        assert!(!nan.is_finite() && again.known.borrow().values().any(|bits| *bits == nan.to_bits()));
+        // A mean has no draws, and a damaged file says nothing.
+        assert_eq!(again.error(Aggregation::Mean, &sound).unwrap(), Aggregation::Mean.error(&sound, DRAWS).unwrap());
+        std::fs::write(&place, text.replace("errors", "error")).unwrap();
+        assert_eq!(DrawnErrors::of(&store, &key).error(of, &sound).unwrap(), Some(expected));
+        std::fs::write(&place, text.replace(&7.5_f64.to_bits().to_string(), "1")).unwrap();
+        assert_eq!(DrawnErrors::of(&store, &key).error(of, &sound).unwrap(), Some(expected));
+    }
+}

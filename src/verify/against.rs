@@ -1,0 +1,294 @@
+//! What was computed afresh, held against the record: cells by identity and items by place.
+
+use std::sync::Arc;
+
+use super::finding::{Check, CheckKind};
+use super::items::{ROUNDING, is_defined};
+use super::record::{Recorded, RecordedDocument, RunBoundary};
+use crate::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
+use crate::grid::Grid;
+use crate::identity::{ComputeId, Identity};
+use crate::model::Tolerance;
+use crate::results::{StoredEngine, StoredNumber};
+use crate::stage::operator::BoundaryResult;
+use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
+
+/// The checks of one folder.
+pub(super) struct Checks {
+    inputs: Check,
+    windows: Check,
+    documents: Check,
+    choices: Check,
+    selections: Check,
+    operators: Check,
+}
+
+impl Checks {
+    /// After those of the inputs.
+    pub(super) fn new(inputs: Check) -> Self {
+        let new = Check::new;
+        Self {
+            inputs,
+            windows: new(CheckKind::Windows),
+            documents: new(CheckKind::Documents),
+            choices: new(CheckKind::LogLikelihoods),
+            selections: new(CheckKind::Selections),
+            operators: new(CheckKind::Operators),
+        }
+    }
+
+    /// Nothing can be said of it.
+    pub(super) fn lack(&mut self, what: String, lacks: String) {
+        self.inputs.lack(what, lacks);
+    }
+
+    /// A cell with its record.
+    pub(super) fn compare(&mut self, recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell) {
+        compare(recorded, engine, grid, cell, self);
+    }
+
+    /// Each with how many numbers of its kind the record has.
+    pub(super) fn all(self, recorded: &Recorded) -> Vec<Check> {
+        let numbers = &recorded.numbers.numbers;
+        let losses = |defined: bool| -> usize {
+            let own = numbers.iter().filter(|of| is_defined(recorded, of) == defined);
+            own.filter_map(|of| Some(of.losses.as_ref()?.len())).sum()
+        };
+        let windows = losses(false);
+        let documents =
+            numbers.iter().filter_map(|of| of.right.as_ref().filter(|of| !of.contains(',')).map(String::len)).sum();
+        let of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
+        let choices = of_tasks.map(|of| of.choices.len()).sum::<usize>() + losses(true);
+        let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
+        let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
+        let inputs = self.inputs.compared();
+        vec![
+            self.inputs.of(inputs),
+            self.windows.of(windows),
+            self.documents.of(documents),
+            self.choices.of(choices),
+            self.selections.of(pruned),
+            self.operators.of(boundaries),
+        ]
+    }
+}
+
+fn compare(recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell, checks: &mut Checks) {
+    // Another engine may have computed here; all else has to be the same.
+    let StoredEngine { name, dtype, device } = engine.clone();
+    let here_is = &*cell.identity.engine;
+    let own_engine = (&here_is.name, &here_is.dtype, &here_is.device) == (&name, &dtype, &device);
+    let here = cell.identity.engine.dtype.clone();
+    let coarser = if dtype == "f32" { here } else { dtype.clone() };
+    let tolerance = Tolerance::of(&coarser);
+    let identity = Identity { engine: Arc::new(ComputeId { name, dtype, device }), ..(*cell.identity).clone() };
+    let identities = &recorded.numbers.identities;
+    let Some((name, _)) = identities.iter().find(|(_, of)| **of == identity) else {
+        let of = grid.cells[cell.cell].to_string();
+        checks.inputs.lack(of, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
+        return;
+    };
+    let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
+    if let Some(failure) = &cell.failure {
+        let failed = own.iter().any(|of| of.failure.is_some());
+        match failed {
+            true => checks.operators.agree(0.0),
+            false => checks.operators.lack(name, format!("a result: {failure}")),
+        }
+        return;
+    }
+    if let Some(run) = recorded.run_cell(name) {
+        if let Some(selection) = &cell.selection {
+            match selection.removed == run.removed {
+                true => checks.selections.agree(0.0),
+                false => {
+                    let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
+                    checks.selections.differ(format!("{name}, removed layers"), said, None);
+                }
+            }
+        }
+        boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut checks.operators);
+    } else if cell.selection.is_some() {
+        checks.selections.lack(name, "the cell in run.json");
+    }
+    let how = (tolerance, own_engine);
+    for scores in &cell.scores {
+        let of = |number: &&&StoredNumber| {
+            let items = number.losses.is_some() || number.right.is_some();
+            items && recorded.measure(number) == Some(&*scores.measure)
+        };
+        // A definition has several metrics.
+        let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
+        let none = match &scores.items {
+            SampledItems::Windows(_) | SampledItems::Documents(..) => false,
+            SampledItems::Defined(all) => all.is_empty(),
+        };
+        if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
+            checks.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
+        }
+        numbers.into_iter().for_each(|number| items(recorded, number, scores, how, checks));
+    }
+}
+
+fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], of: Tolerance, check: &mut Check) {
+    if recorded.len() != made.len() {
+        let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
+        check.differ(name, counts, None);
+        return;
+    }
+    for (one, two) in recorded.iter().zip(made) {
+        let at = |what: &str| format!("{name}, boundary of layer {}, {what}", one.region.0);
+        if one.region != two.region {
+            check.differ(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
+            continue;
+        }
+        // A badly conditioned problem enlarges what rounding does to its solution, and hardly what the solution does.
+        let enlarged = of.activations * one.condition.unwrap_or(0.0);
+        let solved = of.perplexity.max(enlarged.min(1.0));
+        let numbers = &two.numbers;
+        let figures = [
+            ("mean absolute error", one.boundary_mae, numbers.boundary_mae, of.perplexity),
+            ("norm of the change", one.delta_norm, numbers.delta_norm, of.perplexity),
+            ("norm of M", one.m_norm, numbers.m_norm, solved),
+            ("norm of M's symmetric part", one.m_symmetric_norm, numbers.m_symmetric_norm, solved),
+            ("norm of M's antisymmetric part", one.m_antisymmetric_norm, numbers.m_antisymmetric_norm, solved),
+        ];
+        let scale = |what: &str, own: f64| if what.starts_with("norm of M") { one.m_norm.abs() } else { own.abs() };
+        let far = figures.iter().find(|(what, one, two, part)| {
+            let by = (one - two).abs();
+            !(by <= part * scale(what, *one) || one.to_bits() == two.to_bits())
+        });
+        match far {
+            None => check.agree((one.boundary_mae - numbers.boundary_mae).abs()),
+            Some((what, one, two, _)) => {
+                check.differ(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));
+            }
+        }
+    }
+}
+
+fn items(
+    recorded: &Recorded,
+    number: &StoredNumber,
+    scores: &SampledScores,
+    (of, own_engine): (Tolerance, bool),
+    checks: &mut Checks,
+) {
+    // What a perplexity may be apart as a part of it, its logarithm may be apart as a number: nats per token.
+    let per_token = of.perplexity.ln_1p();
+    let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
+    match &scores.items {
+        SampledItems::Windows(windows) => {
+            let losses = number.losses.as_deref().unwrap_or_default();
+            for &(place, found) in windows {
+                match losses.get(place) {
+                    Some(&loss) => checks.windows.number(|| at(format!("window {place}")), loss, found, per_token),
+                    None => checks.windows.lack(at(format!("window {place}")), "its loss in the record"),
+                }
+            }
+        }
+        SampledItems::Defined(of_metrics) => {
+            let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
+            match of_metrics.get(metric) {
+                Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut checks.documents),
+                Some(DefinedItems::Losses { items, aggregation, units }) => {
+                    losses(number, items, per_token, &mut checks.choices);
+                    let recorded = number.losses.as_deref().unwrap_or_default();
+                    if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
+                        let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
+                        let what = || at("by its documents' log-likelihoods".to_owned());
+                        checks.choices.number(what, value, of_items, ROUNDING * of_items.abs());
+                    }
+                }
+                None => {}
+            }
+        }
+        SampledItems::Documents(documents, kind) => {
+            let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
+            let own =
+                recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
+            for (place, document) in documents {
+                let place = *place;
+                let found = document.right(*kind);
+                match right.get(place) {
+                    Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
+                        checks.documents.agree(0.0);
+                    }
+                    Some(&bit) => {
+                        let word = |right: bool| if right { "right" } else { "wrong" };
+                        let at = at(format!("document {place} of those that are scored"));
+                        checks.documents.differ(at, [word(bit == '1'), word(found)], None);
+                    }
+                    None => checks.documents.lack(at(format!("document {place}")), "its answer in the record"),
+                }
+                if let Some(known) = own.and_then(|own| own.get(place)) {
+                    choices(known, document, per_token, &|what| at(what), &mut checks.choices);
+                }
+            }
+        }
+    }
+}
+
+/// A text that another engine generates may part at any token whose second is near, and so may what is made of it.
+fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
+    let said = number.right.as_deref().unwrap_or_default();
+    let word = |right: bool| if right { "right" } else { "wrong" };
+    for (place, made) in made {
+        let at = || format!("{}, {}, document {place}", number.cell, number.column);
+        match said.chars().nth(*place).map(|bit| bit == '1') {
+            Some(said) if said == *made => check.agree(0.0),
+            Some(said) if own_engine => check.differ(at(), [word(said), word(*made)], None),
+            Some(said) => check.lack(at(), format!("its engine: {} there, {} here", word(said), word(*made))),
+            // What is no mean of ones and zeros is recorded without them.
+            None if said.is_empty() => {}
+            None => check.lack(at(), "its answer in the record"),
+        }
+    }
+}
+
+fn losses(number: &StoredNumber, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
+    let said = number.losses.as_deref().unwrap_or_default();
+    for DocumentLoss { place, nats, tokens } in made {
+        let at = || format!("{}, {}, document {place}", number.cell, number.column);
+        match said.get(*place) {
+            Some(said) => check.number(at, *said, *nats, per_token * *tokens as f64),
+            None => check.lack(at(), "its log-likelihood in the record"),
+        }
+    }
+}
+
+fn choices(
+    recorded: &RecordedDocument,
+    found: &DocumentResult,
+    per_token: f64,
+    at: &dyn Fn(String) -> String,
+    check: &mut Check,
+) {
+    if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
+        let said = |id: usize, gold: i64, choices: usize| format!("document {id}, right is {gold} of {choices}");
+        let two = said(found.id, found.gold, found.choices.len());
+        check.differ(
+            at(format!("document {}", found.id)),
+            [said(recorded.id, recorded.gold, recorded.choices.len()), two],
+            None,
+        );
+        return;
+    }
+    for (place, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {
+        let at = || at(format!("document {}, choice {place}", found.id));
+        check.number(at, one.log_likelihood, two.log_likelihood, per_token * two.tokens as f64);
+    }
+}
+
+/// Whether rounding may decide which choice is the best.
+fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool {
+    let part = |choice: &ChoiceResult| match kind {
+        AccuracyKind::Acc => 1.0,
+        AccuracyKind::AccNorm => choice.characters.max(1) as f64,
+    };
+    let of =
+        |choice: &ChoiceResult| (choice.log_likelihood / part(choice), per_token * choice.tokens as f64 / part(choice));
+    let mut all: Vec<(f64, f64)> = document.choices.iter().map(of).collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    matches!(all.as_slice(), [first, second, ..] if first.0 - second.0 <= first.1 + second.1)
+}
