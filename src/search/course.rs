@@ -12,11 +12,10 @@ use super::schedule::{FIRST_DOCUMENTS, FIRST_WINDOWS, Schedule};
 use super::simulation::judged;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings, Where, stored_program};
-use crate::grid::{Cell, Draw, Evaluate, Grid, MethodAxis, Perplexity, Search, TaskUse};
+use crate::grid::{Cell, Draw, Evaluate, Grid, Method, Perplexity, Search, TaskUse};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice, deployed};
 use crate::plan::Plan;
-use crate::recovery::Recovery;
 use crate::significance::stratified::Stratified;
 use crate::stage::operator::{BoundaryResult, PlacedRepair};
 use ghostlab_store::Store;
@@ -187,7 +186,7 @@ fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>
         (On::Task(used.clone()), all)
     });
     let texts = grid.evaluate.perplexity.iter().map(|text| {
-        let all = outcome.texts.iter().find(|of| of.text == *text).map_or(0, |of| of.read.windows);
+        let all = outcome.text_reads(text).next().map_or(0, |of| of.windows);
         (On::Text(text.clone()), all)
     });
     let track = |name, strata: Vec<(On, usize)>, first, scale| {
@@ -467,7 +466,7 @@ fn judgement(
         (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
     });
     let winner = &racers[best];
-    let plain = Cell { recovery: Some(<dyn Recovery>::method("none", &Default::default())?), ..winner.cell.clone() };
+    let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
     let plain = grid
         .cells
         .iter()
