@@ -249,6 +249,37 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
     assert!(!world.path("results").exists());
 }
 
+#[test]
+fn what_one_criterion_cannot_choose_is_left_out_by_name_unless_nothing_else_is_left() {
+    // Of four layers one is left: LLM-Streamline keeps the first and the last.
+    let world = world();
+    let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
+    let found = &answer["searches"][0];
+    let names = |of: &str| -> Vec<&str> {
+        found[of].as_array().unwrap().iter().map(|of| of["cell"].as_str().unwrap()).collect()
+    };
+    assert_eq!(names("candidates"), ["tiny.shortgpt-3.none"]);
+    assert_eq!(names("left_out"), ["llm-streamline at 3 layers"]);
+    let reason = found["left_out"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
+    // The exhaustive grid of the same file says it too.
+    let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(log(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", log(&output));
+    // One of two budgets would have no candidate: nothing runs.
+    for budget in ["3", "[1, 3]"] {
+        let budget = format!("search.budget.layers={budget}");
+        let output =
+            world.ghostlab(&["search", "search.yaml", "--set", &budget, "--set", "criterion=[llm-streamline]"]);
+        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+        assert!(log(&output).contains("keeps the first and the last layer"), "{}", log(&output));
+    }
+    // A command line's own depths: 3 layers, and no criterion but this one.
+    let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
+    let output = world.ghostlab(&[&line[..], &["layers=3", "--criteria", "llm-streamline"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+}
+
 /// The candidates of a recorded artifact, one setting: their scores and routes, copies left out.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let (stored, run) = (StoredResults::read(folder).unwrap(), json(&folder.join("run.json")));

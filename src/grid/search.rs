@@ -25,6 +25,27 @@ pub struct Search {
     pub seed: u64,
     /// What speed is counted and measured over.
     pub prompt: Latency,
+    /// What cannot be chosen, and so is no candidate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unselectable: Vec<Unselectable>,
+}
+
+/// A criterion that cannot choose so many layers of a backbone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unselectable {
+    pub backbone: String,
+    /// With its options.
+    pub criterion: String,
+    pub depth: usize,
+    pub reason: String,
+}
+
+/// `llm-streamline at 15 layers`
+impl fmt::Display for Unselectable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { criterion, depth, .. } = self;
+        write!(f, "{criterion} at {depth} layer{}", if *depth == 1 { "" } else { "s" })
+    }
 }
 
 /// What a variant has to meet. Several bounds are met together; several `layers` are a search each.
@@ -152,7 +173,7 @@ impl SearchEntry {
         for (key, value) in [("length", prompt.length), ("batch", prompt.batch)] {
             limits::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
         }
-        Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt })
+        Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt, unselectable: Vec::new() })
     }
 }
 
