@@ -280,6 +280,54 @@ fn what_one_criterion_cannot_choose_is_left_out_by_name_unless_nothing_else_is_l
     assert_eq!(output.status.code(), Some(2), "{}", log(&output));
 }
 
+#[test]
+fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
+    // By the cost model a token behind a longer prompt costs more attention: another prompt, another speedup of the same cuts.
+    let world = world();
+    let line = |prompt: &str| {
+        let output = world.ghostlab(&[
+            "search",
+            "backbone",
+            "--calibration",
+            "train.txt:8x64",
+            "--texts",
+            "long.jsonl@64",
+            "--criteria",
+            "shortgpt",
+            "--recoveries",
+            "none",
+            "--budget",
+            "latency=10s",
+            "layers=1",
+            "--prompt",
+            prompt,
+            "--json",
+        ]);
+        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+        let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
+        assert_eq!(answer["prompt"], prompt.replace('x', "×"));
+        let of = answer["candidates"][0].clone();
+        (of["speedup"].as_f64().unwrap(), of["milliseconds"].as_f64().unwrap())
+    };
+    let (read, decoded) = (line("16x1"), line("16x1+32"));
+    assert_ne!(read.0, decoded.0);
+    assert!(decoded.1 > read.1, "32 steps take longer than none: {read:?}, {decoded:?}");
+    for prompt in ["16x1+", "16x1+0", "16+x", "+4"] {
+        let output = world.ghostlab(&[
+            "search",
+            "backbone",
+            "--texts",
+            "long.jsonl",
+            "--budget",
+            "layers=1",
+            "--prompt",
+            prompt,
+        ]);
+        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+        assert!(log(&output).contains("512x1+64"), "{}", log(&output));
+    }
+}
+
 /// The candidates of a recorded artifact, one setting: their scores and routes, copies left out.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let (stored, run) = (StoredResults::read(folder).unwrap(), json(&folder.join("run.json")));

@@ -21,9 +21,8 @@ use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::export::{self, Exported, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Grid, Search};
-use crate::latency::LatencyResult;
 use crate::quantity::Gigabytes;
-use crate::search::{Found, Laboratory, parts, search};
+use crate::search::{Found, Laboratory, parts, search, took};
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -79,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let time = |dense: &Grid| -> Result<Option<f64>> {
             let outcome = work(dense, &home::below(arguments.results.as_ref(), "results", None))?;
             let sample = outcome.cells.first().and_then(|of| of.prompt(&arguments.asked.prompt)?.sample.as_ref());
-            Ok(sample.and_then(LatencyResult::spread).map(|of| of.mean))
+            Ok(sample.and_then(took).map(|(time, _)| time))
         };
         arguments.asked.grid(settings.engine, &time)?
     };

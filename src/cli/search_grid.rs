@@ -60,8 +60,9 @@ pub(super) struct Asked {
     /// Tokens of a window, and of a calibration sequence; 2048 by default, or the model's context where that is less.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MOST as i64))]
     length: Option<u32>,
-    /// The prompt that speed is counted and measured over: tokens, and sequences that are read together.
-    #[arg(long, value_name = "TOKENS[xBATCH]", default_value = "512", value_parser = prompt)]
+    /// The prompt that speed is counted and measured over: tokens, sequences that are read together, and new tokens of each that
+    /// are decoded behind it.
+    #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = prompt)]
     pub(super) prompt: Latency,
     /// How the rows of text files are joined and their windows drawn.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
@@ -81,11 +82,14 @@ const SEQUENCES: usize = 128;
 const CALIBRATION: &str = "c4-train";
 
 fn prompt(text: &str) -> Result<Latency, String> {
-    let (length, batch) = text.split_once('x').unwrap_or((text, "1"));
+    let (read, new) = text.split_once('+').map_or((text, None), |(read, new)| (read, Some(new)));
+    let (length, batch) = read.split_once('x').unwrap_or((read, "1"));
     let count = |text: &str| text.parse::<usize>().ok().filter(|count| (1..=MOST).contains(count));
-    match (count(length), count(batch)) {
-        (Some(length), Some(batch)) => Ok(Latency { length, batch, decode: None }),
-        _ => Err("tokens, or tokens x sequences: 512, 512x4".to_owned()),
+    match (count(length), count(batch), new.map(count)) {
+        (_, _, Some(None)) | (None, ..) | (_, None, _) => {
+            Err("tokens, tokens x sequences, and new tokens behind them: 512, 512x4, 512x1+64".to_owned())
+        }
+        (Some(length), Some(batch), decode) => Ok(Latency { length, batch, decode: decode.flatten() }),
     }
 }
 

@@ -130,6 +130,9 @@ struct PromptEntry {
     /// Sequences that are read together; 1 by default.
     #[serde(default)]
     batch: Option<usize>,
+    /// New tokens of each sequence that are decoded behind it, whose time counts with its own; none by default.
+    #[serde(default)]
+    decode: Option<usize>,
 }
 
 /// The chance of any false exit where a file says nothing.
@@ -168,9 +171,10 @@ impl SearchEntry {
         let prompt = self.prompt.as_ref().map_or(PROMPT, |of| Latency {
             length: of.length,
             batch: of.batch.unwrap_or(1),
-            decode: None,
+            decode: of.decode,
         });
-        for (key, value) in [("length", prompt.length), ("batch", prompt.batch)] {
+        let sizes = [("length", Some(prompt.length)), ("batch", Some(prompt.batch)), ("decode", prompt.decode)];
+        for (key, value) in sizes.into_iter().filter_map(|(key, value)| Some((key, value?))) {
             limits::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
         }
         Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt, unselectable: Vec::new() })

@@ -3,7 +3,7 @@
 use super::candidates;
 use super::found::{Fate, Found, Objective, Round, Spent};
 use super::judgement::judgement;
-use super::laboratory::{Laboratory, backbone, dense, dense_time, milliseconds, timed, times};
+use super::laboratory::{Laboratory, backbone, dense, dense_time, timed, times, took};
 use super::race::judge;
 use super::racer::{Racer, solved, winner};
 use super::route::layers;
@@ -11,7 +11,6 @@ use super::track::{Gains, Stratum, Track, evaluate, take, tracks};
 use crate::error::{Error, Result};
 use crate::exec::Event;
 use crate::grid::{Cell, Grid, Search};
-use crate::latency::LatencyResult;
 
 /// Searches one backbone under one budget: a grid that [`parts`](super::parts) gave.
 ///
@@ -152,13 +151,17 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
     let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..timed(grid, spec) }, lab)?;
     for result in outcome.cells.iter().filter(|of| !of.cell.is_dense()) {
         let Some(racer) = racers.iter_mut().find(|of| of.cell == result.cell) else { continue };
-        let sample = result.prompt(&spec.prompt).and_then(|of| of.sample.as_ref());
-        racer.milliseconds = milliseconds(result, spec);
-        let speedup = sample.and_then(LatencyResult::speedup).map(|of| of.ratio);
+        let Some((time, speedup)) = result.prompt(&spec.prompt).and_then(|of| took(of.sample.as_ref()?)) else {
+            let reason =
+                format!("it has no time over {}: memory did not suffice, or its engine does not decode", spec.prompt);
+            racer.fate = Fate::Slow { reason };
+            continue;
+        };
+        racer.milliseconds = Some(time);
         let slow = spec.budget.speedup.zip(speedup).filter(|(wanted, found)| found < wanted);
         let slow = slow.map(|(wanted, found)| format!("measured {found:.3} times as fast, not {wanted}"));
-        let late = spec.budget.latency.zip(racer.milliseconds).filter(|(most, found)| found > most);
-        let late = late.map(|(most, found)| format!("measured {found:.2} ms, not {most}"));
+        let late =
+            spec.budget.latency.filter(|most| time > *most).map(|most| format!("measured {time:.2} ms, not {most}"));
         if let Some(reason) = slow.or(late) {
             racer.fate = Fate::Slow { reason };
         }

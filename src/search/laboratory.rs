@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings};
 use crate::grid::{Cell, Evaluate, Grid, Search};
+use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
 use crate::plan::Plan;
 use ghostlab_store::Store;
@@ -90,5 +91,15 @@ pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
 }
 
 pub(super) fn milliseconds(of: &CellResult, spec: &Search) -> Option<f64> {
-    Some(of.prompt(&spec.prompt)?.sample.as_ref()?.spread()?.mean)
+    Some(took(of.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
+}
+
+/// The mean milliseconds of a variant, and how many times as fast as the dense backbone that is, where it was timed beside it:
+/// of the prompt, and of what is decoded behind it.
+pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
+    let (read, faster) = (timed.spread()?.mean, timed.speedup().map(|of| of.ratio));
+    let Some(decode) = &timed.decode else { return Some((read, faster)) };
+    let new = decode.spread()?.mean;
+    let dense = faster.zip(decode.speedup()).map(|(of_prompt, of_new)| of_prompt * read + of_new.ratio * new);
+    Some((read + new, dense.map(|dense| dense / (read + new))))
 }

@@ -31,7 +31,7 @@ pub use candidates::{parts, shallowest};
 pub use costs::Costs;
 pub use course::search;
 pub use found::{Candidate, Fate, Found, Judged, LeftOut, Objective, Round, Score, Spent};
-pub use laboratory::Laboratory;
+pub use laboratory::{Laboratory, took};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
 pub use report::markdown;
 pub use route::{Place, Repair, Route, layers};
