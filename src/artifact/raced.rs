@@ -14,6 +14,7 @@ use super::searched::{search_files, search_names};
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::grid::{Cell, Grid, RacesEntry};
+use crate::metric::Metric;
 use crate::results::{Provenance, StoredNumber, StoredResults};
 use crate::search::{Candidate, Fate, Found, markdown};
 use crate::{criterion, recovery};
@@ -37,6 +38,8 @@ impl<'a> Raced<'a> {
     /// `whole` are the numbers of the artifact that scores the same cells on all items, where it is made.
     pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], whole: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
+        let better = Metric::find(metric).ok();
+        let better = |one: f64, other: f64| better.as_ref().map_or(one > other, |of| of.better(one, other));
         let numbers = whole.map_or(&[][..], |whole| &whole.numbers);
         let compare = |found: &'a Found| {
             let racing = |cell: &str| {
@@ -45,7 +48,7 @@ impl<'a> Raced<'a> {
             let own = numbers.iter().filter(|number| number.record.metric == metric);
             let own = own.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
             // Of equals the first.
-            let best = own.reduce(|best, other| if other.0 > best.0 { other } else { best });
+            let best = own.reduce(|best, other| if better(other.0, best.0) { other } else { best });
             Compared { found, best: best.map(|(_, number, candidate)| (number, candidate)) }
         };
         Self { grid, races, found, compared: found.iter().map(compare).collect() }
@@ -57,11 +60,11 @@ impl<'a> Raced<'a> {
         let heads = [
             "Backbone",
             "Removed",
-            &format!("Best in {of}, %"),
+            &format!("Best in {of}"),
             "What the race made of it",
             "Winner of the race",
-            "Judged on other items, %",
-            "Dense, %",
+            "Judged on other items",
+            "Dense there",
             "Not separated",
             "Items scored, %",
             "Items × layers, %",
@@ -71,7 +74,7 @@ impl<'a> Raced<'a> {
             let none = || "—".to_owned();
             let judged = |role: &str| {
                 let of = found.judged.iter().find(|of| of.role == role).and_then(|of| of.scores.first());
-                of.map_or_else(none, |of| number(of.mean, of.half))
+                of.zip(found.objectives.first()).map_or_else(none, |(of, objective)| objective.said(of))
             };
             let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
             let spent = &found.spent;
@@ -83,7 +86,10 @@ impl<'a> Raced<'a> {
                 self.removed(found),
                 compared.best.map_or_else(none, |(best, candidate)| {
                     let half = best.record.error.map(|error| 1.96 * error);
-                    format!("{} {}", self.label(candidate), number(best.record.value.unwrap_or(f64::NAN), half))
+                    let unit = if found.objectives.first().is_some_and(|of| of.name == "accuracy") { " %" } else { "" };
+                    let value = best.record.value.unwrap_or(f64::NAN);
+                    let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
+                    format!("{}: {value:.2}{half}{unit}", self.label(candidate))
                 }),
                 compared.best.map_or_else(none, |(_, candidate)| became(found, candidate)),
                 won.map_or_else(none, |won| self.label(won)),
@@ -229,8 +235,4 @@ fn row_label(cell: &Cell) -> String {
         None | Some("none") => label.to_owned(),
         Some(name) => format!("{label} + {}", recovery::label(name)),
     }
-}
-
-fn number(mean: f64, half: Option<f64>) -> String {
-    half.map_or_else(|| format!("{mean:.2}"), |half| format!("{mean:.2} ± {half:.2}"))
 }
