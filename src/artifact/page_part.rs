@@ -120,7 +120,7 @@ pub(super) fn raced_sheet(
     let (heads, rows) = table.split_first().map_or((&[][..], &[][..]), |(heads, rows)| (heads.as_slice(), rows));
     let view = TableView {
         notes,
-        columns: heads.iter().map(|head| Column::named(head)).collect(),
+        columns: heads.iter().map(Column::named).collect(),
         rows: rows
             .iter()
             .map(|row| PageRow { cells: row.iter().map(Cell::words).collect(), ..PageRow::default() })
