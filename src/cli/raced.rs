@@ -55,10 +55,9 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         println!("{}\n\n{}", artifact.description.title, columns(&raced.table(), &[]));
         raced.notes().iter().for_each(|note| println!("{note}"));
     }
-    note!("{}: {} files written in {}", artifact.name, files.len(), shown(target.path()));
-    if let Some(recorded) = &recorded {
-        note!("{}: {recorded}", artifact.name);
-    }
+    let folder = shown(target.path());
+    let put = || format!("{} files written in {folder}", files.len());
+    note!("{}: {}", artifact.name, recorded.clone().unwrap_or_else(put));
     Ok(MadeArtifact {
         name: artifact.name.clone(),
         profile: grid.profile.clone(),
