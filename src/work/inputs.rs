@@ -166,7 +166,7 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// What a reader has to be told of a grid's texts: those that are calibrated on and evaluated on. `hashes` are those of the
+/// What a reader has to be told of a grid: what a search cannot choose, and texts that are calibrated on and evaluated on. `hashes` are those of the
 /// inputs, by path.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let content = |corpus: &str| {
@@ -176,7 +176,9 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
         };
         Some(grid.corpora.get(corpus)?.files().into_iter().map(hash).collect::<Vec<_>>())
     };
-    let mut warnings = Vec::new();
+    let unselectable = grid.search.iter().flat_map(|of| &of.unselectable);
+    let mut warnings: Vec<String> =
+        unselectable.map(|of| format!("Left out: {of} of `{}`: {}", of.backbone, of.reason)).collect();
     for calibration in &grid.calibration {
         let one = &calibration.corpus;
         for other in grid.evaluate.perplexity.iter().map(|text| &text.corpus) {
