@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ghostlab_definitions::ChatTemplate;
+use ghostlab_definitions::{ChatTemplate, native};
 use rayon::prelude::*;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::files::{parts, regular};
 use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
-use crate::tasks::{DocumentLimit, Task, read_rows};
+use crate::tasks::{DocumentLimit, Task};
 use ghostlab_store::{Input, Store};
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -134,9 +134,8 @@ impl Inputs {
             let data = &grid.tasks[name];
             let task = Task::find(data.task.as_deref().unwrap_or(name))?;
             let files = task.files(&data.path)?;
-            let rows = |file: &PathBuf| read_rows(file, task.columns).map(|rows| rows.len());
             let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-            Ok((name.to_owned(), self.guarded(&paths, || files.iter().map(rows).sum())?))
+            Ok((name.to_owned(), self.guarded(&paths, || native::rows(task, &files))?.len()))
         };
         limited.into_par_iter().map(count).collect()
     }
