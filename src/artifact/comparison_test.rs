@@ -74,7 +74,8 @@ fn number(record: Record) -> Measurement {
 
 /// Ghosted, with an option.
 fn with(option: &str, value: &str) -> Arc<Factors> {
-    let options = crate::recovery::resolve("ghosted", &serde_json::Map::from_iter([(option.to_owned(), value.into())]));
+    let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
+    let options = crate::recovery::resolved("ghosted", &options).map(|of| of.1);
     let method = Factors::from([("recovery".to_owned(), "ghosted".into())]);
     Arc::new(method.into_iter().chain(factors::below("recovery", &options.unwrap())).collect())
 }

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
+use super::cell_result::CellResult;
 use super::csv::failed;
+use super::outcome::GridOutcome;
 use super::parquet::write_parts;
 use crate::error::Result;
-use crate::exec::{CellResult, GridOutcome};
 use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
 
@@ -190,8 +191,8 @@ mod tests {
 
     use polars::prelude::{ParquetReader, SerReader};
 
+    use super::super::Measured;
     use super::*;
-    use crate::exec::Measured;
     use crate::grid::Cell;
     use crate::identity::MeasureId;
     use crate::latency::LatencyResult;
@@ -213,6 +214,7 @@ mod tests {
         let measured = |(sample, batch)| Measured {
             asked: Latency { length: 8, batch, decode: None },
             measure: MeasureId::Boundary.into(),
+            extent: None,
             sample,
         };
         let prompts = latencies.into_iter().zip([1, 4]).map(measured).collect();
@@ -222,9 +224,6 @@ mod tests {
             inputs: Default::default(),
             engines: Default::default(),
             machine: String::new(),
-            texts: Vec::new(),
-            tasks: Vec::new(),
-            definitions: Vec::new(),
         }
     }
 

@@ -3,8 +3,9 @@
 use serde::{Serialize, Serializer};
 
 use super::Asked;
+use super::extent::{TaskExtent, TextExtent};
+use super::outcome::GridOutcome;
 use crate::corpus::ShardOrder;
-use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
 use crate::grid::{Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskUse, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of, PromptName};
@@ -212,7 +213,7 @@ impl Protocol {
 
     /// Of several backbones one may have fewer windows than the limit: the column is limited if any is.
     fn windows(grid: &Grid, outcome: &GridOutcome, text: &Perplexity) -> Self {
-        let read = outcome.texts.iter().filter(|of| of.text == *text).map(|of| of.read);
+        let read = outcome.text_reads(text);
         Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
     }
 
@@ -238,7 +239,7 @@ impl Protocol {
     }
 
     /// How a text is scored; `read` is what one backbone has read of it.
-    pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextProtocol>) -> Self {
+    pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextExtent>) -> Self {
         let corpus = &grid.corpora[&text.corpus];
         Self::Windows {
             corpus: text.corpus.clone(),
@@ -253,7 +254,7 @@ impl Protocol {
     }
 
     /// How a task is scored.
-    pub fn task(grid: &Grid, used: &TaskUse, of: &TaskProtocol) -> Self {
+    pub fn task(grid: &Grid, used: &TaskUse, of: &TaskExtent) -> Self {
         Self::MultipleChoice {
             name: used.name.clone(),
             label: used.to_string(),

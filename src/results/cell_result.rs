@@ -8,11 +8,13 @@ use ghostlab_definitions::results::{Judged, Score, group_scores};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use super::extent::{DefinedExtent, TaskExtent, TextExtent};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
 use crate::grid::{Cell, DefinitionUse, GroupUse, Latency, Perplexity, TaskUse};
 use crate::identity::{Identity, MeasureId};
 use crate::latency::LatencyResult;
+use crate::metric::TextSample;
 use crate::stage::operator::BoundaryResult;
 use crate::tasks::{self, Answered, TaskResult};
 
@@ -66,12 +68,22 @@ fn by_key<S: Serializer>(scores: &[Judged], serializer: S) -> std::result::Resul
 /// What was measured of a cell, by what was asked. With the cell's identity the measure is what its numbers are
 /// ([`Identity::measured`]).
 #[derive(Debug, Clone)]
-pub struct Measured<A, S> {
+pub struct Measured<A, E, S> {
     /// As the grid asks for it.
     pub asked: A,
     pub measure: Arc<MeasureId>,
+    /// How much its backbone reads of it, whatever the variant; none where that is not stored.
+    pub extent: Option<E>,
     /// None where the cell failed, or where nobody has made it yet.
     pub sample: Option<S>,
+}
+
+impl Measured<Perplexity, TextExtent, Losses> {
+    /// The windows, where they are scored.
+    pub fn windows(&self) -> Option<TextSample<'_>> {
+        let bytes = self.extent.map(|of| of.bytes);
+        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes })
+    }
 }
 
 /// A cell and what came of it.
@@ -94,14 +106,14 @@ pub struct CellResult {
     pub boundaries: Vec<BoundaryResult>,
     /// The windows' losses of each text. The run's record has the perplexities alone.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
-    pub texts: Vec<Measured<Perplexity, Losses>>,
+    pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
     #[serde(serialize_with = "samples")]
-    pub tasks: Vec<Measured<TaskUse, TaskScores>>,
+    pub tasks: Vec<Measured<TaskUse, TaskExtent, TaskScores>>,
     /// Tasks by their definitions.
     #[serde(serialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
-    pub definitions: Vec<Measured<DefinitionUse, DefinedScores>>,
+    pub definitions: Vec<Measured<DefinitionUse, DefinedExtent, DefinedScores>>,
     #[serde(rename = "latencies", serialize_with = "samples")]
-    pub prompts: Vec<Measured<Latency, LatencyResult>>,
+    pub prompts: Vec<Measured<Latency, (), LatencyResult>>,
     /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
     #[serde(skip)]
     pub training: Vec<f64>,
@@ -153,19 +165,19 @@ impl CellResult {
         }
     }
 
-    pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, Losses>> {
+    pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
         self.texts.iter().find(|of| of.asked == *asked)
     }
 
-    pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskScores>> {
+    pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskExtent, TaskScores>> {
         self.tasks.iter().find(|of| of.asked == *asked)
     }
 
-    pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, LatencyResult>> {
+    pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, (), LatencyResult>> {
         self.prompts.iter().find(|of| of.asked == *asked)
     }
 
-    pub fn defined(&self, asked: &DefinitionUse) -> Option<&Measured<DefinitionUse, DefinedScores>> {
+    pub fn defined(&self, asked: &DefinitionUse) -> Option<&Measured<DefinitionUse, DefinedExtent, DefinedScores>> {
         self.definitions.iter().find(|of| of.asked == *asked)
     }
 
@@ -252,14 +264,14 @@ impl CellResult {
 }
 
 fn perplexities<S: Serializer>(
-    texts: &[Measured<Perplexity, Losses>],
+    texts: &[Measured<Perplexity, TextExtent, Losses>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_seq(texts.iter().map(|of| of.sample.as_ref().map(Losses::perplexity)))
 }
 
-fn samples<A, T: Serialize, S: Serializer>(
-    all: &[Measured<A, T>],
+fn samples<A, E, T: Serialize, S: Serializer>(
+    all: &[Measured<A, E, T>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_seq(all.iter().map(|of| &of.sample))

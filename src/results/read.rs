@@ -8,10 +8,12 @@ use serde_json::Value;
 
 use super::cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores};
 use super::drawn_errors::DrawnErrors;
-use super::outcome::{DefinedProtocol, GridOutcome, TaskProtocol, TextProtocol, TextRead};
+use super::extent::{DefinedExtent, TaskExtent, TextExtent};
+use super::outcome::GridOutcome;
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
+use crate::grid::Grid;
 use crate::machine;
 use crate::plan::Plan;
 use crate::stage::tokens::defined::{self, Documents};
@@ -30,103 +32,74 @@ impl GridOutcome {
         let inputs = plan.inputs.by_path();
         let mut cells = Vec::new();
         for backbone in &plan.backbones {
-            let reader = Reader::new(backbone, store, &inputs)?;
+            let reader = Reader::new(plan.grid, backbone, store, &inputs)?;
             for variant in &backbone.variants {
-                cells.push(reader.cell(plan, variant, failures.get(&variant.cell))?);
+                cells.push(reader.cell(variant, failures.get(&variant.cell))?);
             }
             reader.errors.iter().for_each(DrawnErrors::keep);
-        }
-        let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(plan, backbone, store))?;
-        let mut texts = Vec::new();
-        for backbone in &plan.backbones {
-            texts.extend(texts_of(plan, backbone, store)?);
         }
         let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
         let machine = first.and_then(|prompt| prompt.machine());
         let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
-        let first = plan.backbones.first();
-        let definitions = first.map_or(Ok(Vec::new()), |backbone| defined_protocols(backbone, store))?;
-        Ok(Self { cells, inputs, texts, tasks, definitions, engines, machine })
+        Ok(Self { cells, inputs, engines, machine })
     }
 }
 
-/// Reads one backbone's results; the tasks' sheets are read once.
+/// What the stored tokens of an evaluation tell, whatever the variant: that of its kind.
+struct Scored {
+    text: Option<TextExtent>,
+    solutions: Option<Arc<Solutions>>,
+    documents: Option<Documents>,
+}
+
+impl Scored {
+    fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
+        let mut scored = Self { text: None, solutions: sheet(evaluation, store)?, documents: None };
+        match (&evaluation.subject, store.look(&evaluation.tokens)) {
+            (Subject::Windows(text), Lookup::Whole(object)) => {
+                let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
+                let (windows, corpus_tokens, bytes) = extent(&object)?;
+                let all = rule.windows(corpus_tokens, text.length);
+                scored.text = Some(TextExtent { windows, all, bytes });
+            }
+            (Subject::Defined(_), Lookup::Whole(object)) => scored.documents = Some(defined::documents(&object)?),
+            _ => {}
+        }
+        Ok(scored)
+    }
+}
+
+/// Reads one backbone's results; what tokens tell is read once.
 struct Reader<'a> {
+    grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    sheets: Vec<Option<Arc<Solutions>>>,
-    /// What tasks of definitions are judged by.
-    documents: Vec<Option<Documents>>,
     /// Of each evaluation.
+    scored: Vec<Scored>,
     errors: Vec<DrawnErrors<'a>>,
     /// The paths of the input files, by their hashes.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<Solutions>>>> {
-    backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
-}
-
-fn documents(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Documents>>> {
-    let of = |evaluation: &Evaluation| match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Defined(_), Lookup::Whole(object)) => defined::documents(&object).map(Some),
-        _ => Ok(None),
-    };
-    backbone.evaluations.iter().map(of).collect()
-}
-
-fn defined_protocols(backbone: &BackbonePlan, store: &Store) -> Result<Vec<DefinedProtocol>> {
-    let mut protocols = Vec::new();
-    for (evaluation, documents) in backbone.evaluations.iter().zip(documents(backbone, store)?) {
-        let (Subject::Defined(used), Some(documents)) = (&evaluation.subject, documents) else { continue };
-        let (used, original) = (used.clone(), documents.original);
-        protocols.push(DefinedProtocol { used, documents: documents.len(), original });
-    }
-    Ok(protocols)
-}
-
-fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TextRead>> {
-    let mut texts = Vec::new();
-    for evaluation in &backbone.evaluations {
-        let Subject::Windows(text) = &evaluation.subject else { continue };
-        let rule: Rule = plan.grid.corpora[&text.corpus].rule.parse()?;
-        let Lookup::Whole(artifact) = store.look(&evaluation.tokens) else { continue };
-        let (windows, corpus_tokens, bytes) = extent(&artifact)?;
-        let read = TextProtocol { windows, all: rule.windows(corpus_tokens, text.length), bytes };
-        texts.push(TextRead { backbone: backbone.name.clone(), text: text.clone(), read });
-    }
-    Ok(texts)
-}
-
-fn protocols(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TaskProtocol>> {
-    let mut protocols = Vec::new();
-    for (evaluation, sheet) in backbone.evaluations.iter().zip(sheets(backbone, store)?) {
-        let (Subject::Task(used), Some(sheet)) = (&evaluation.subject, sheet) else { continue };
-        protocols.push(TaskProtocol {
-            used: used.clone(),
-            task: sheet.task()?,
-            documents: sheet.documents(),
-            original: sheet.original,
-            whole: sheet.whole() && !plan.grid.tasks[&used.name].generated,
-        });
-    }
-    Ok(protocols)
-}
-
 impl<'a> Reader<'a> {
-    fn new(backbone: &'a BackbonePlan, store: &'a Store, inputs: &'a BTreeMap<String, String>) -> Result<Self> {
+    fn new(
+        grid: &'a Grid,
+        backbone: &'a BackbonePlan,
+        store: &'a Store,
+        inputs: &'a BTreeMap<String, String>,
+    ) -> Result<Self> {
         let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (path, hash) in inputs {
             files.entry(hash).or_default().push(path);
         }
-        let (sheets, documents) = (sheets(backbone, store)?, documents(backbone, store)?);
+        let scored = backbone.evaluations.iter().map(|of| Scored::read(grid, of, store)).collect::<Result<_>>()?;
         let errors = backbone.evaluations.iter().map(|of| DrawnErrors::of(store, &of.tokens)).collect();
-        Ok(Self { backbone, store, sheets, documents, errors, files })
+        Ok(Self { grid, backbone, store, scored, errors, files })
     }
 
-    fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
-        let cell = plan.grid.cells[variant.cell].clone();
+    fn cell(&self, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
+        let cell = self.grid.cells[variant.cell].clone();
         let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
         result.identity = Some(Arc::clone(&variant.identity));
         let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
@@ -150,7 +123,8 @@ impl<'a> Reader<'a> {
             let lacks = variant.operator.is_some();
             result.missing = lacks.then(|| "its operator is not solved".to_owned());
         }
-        for (place, (evaluation, key)) in self.backbone.evaluations.iter().zip(&variant.scores).enumerate() {
+        let evaluations = self.backbone.evaluations.iter().zip(self.scored.iter().zip(&self.errors));
+        for ((evaluation, (known, errors)), key) in evaluations.zip(&variant.scores) {
             // A variant without operators cannot have been scored: what is under the key is of another time.
             let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
             if artifact.is_none() {
@@ -167,11 +141,12 @@ impl<'a> Reader<'a> {
                         let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
                         result.failure = Some(reason);
                     }
-                    result.texts.push(Measured { asked: text.clone(), measure, sample });
+                    let extent = known.text;
+                    result.texts.push(Measured { asked: text.clone(), measure, extent, sample });
                 }
                 Subject::Defined(used) => {
-                    let definition = &plan.grid.definitions[&used.name].definition;
-                    let (documents, errors) = (self.documents[place].as_ref(), &self.errors[place]);
+                    let definition = &self.grid.definitions[&used.name].definition;
+                    let documents = known.documents.as_ref();
                     let scores = artifact.as_ref().zip(documents).map(|(artifact, documents)| {
                         let (answers, non_finite) = documents.answered(definition, artifact)?;
                         Ok::<_, Error>(DefinedScores {
@@ -192,15 +167,35 @@ impl<'a> Reader<'a> {
                             None
                         }
                     };
-                    result.definitions.push(Measured { asked: used.clone(), measure, sample });
+                    let of = |of: &Documents| DefinedExtent { documents: of.len(), original: of.original };
+                    result.definitions.push(Measured {
+                        asked: used.clone(),
+                        measure,
+                        extent: documents.map(of),
+                        sample,
+                    });
                 }
                 Subject::Task(used) => {
-                    let sheet = self.sheets[place].as_ref();
+                    let sheet = known.solutions.as_ref();
                     let scores = values.zip(sheet).map(|(values, sheet)| -> Result<TaskScores> {
                         let (answers, result) = scores::answered(&values, sheet)?;
                         Ok(TaskScores { label: used.to_string(), result, answers })
                     });
-                    result.tasks.push(Measured { asked: used.clone(), measure, sample: scores.transpose()? });
+                    let generated = self.grid.tasks[&used.name].generated;
+                    let of = |of: &Arc<Solutions>| {
+                        Ok::<_, Error>(TaskExtent {
+                            task: of.task()?,
+                            documents: of.documents(),
+                            original: of.original,
+                            whole: of.whole() && !generated,
+                        })
+                    };
+                    result.tasks.push(Measured {
+                        asked: used.clone(),
+                        measure,
+                        extent: sheet.map(of).transpose()?,
+                        sample: scores.transpose()?,
+                    });
                 }
             }
         }
@@ -211,7 +206,7 @@ impl<'a> Reader<'a> {
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
             let sample = artifact.map(|artifact| latency::read(&artifact)).transpose()?;
-            result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), sample });
+            result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), extent: None, sample });
         }
         Ok(result)
     }

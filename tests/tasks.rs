@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use common::{fixture, json, shared};
-use ghostlab_core::error::{Error, Result};
-use ghostlab_core::tasks::{
-    AccuracyKind, Bos, Document, DocumentLimit, DocumentResult, Encoder, Items, Prefix, Request, Score, Split, TASKS,
-    Task, TaskResult, average, document_results, export, max_length, read_rows, requests,
+use ghostlab::error::{Error, Result};
+use ghostlab::tasks::{
+    AccuracyKind, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, Split, TASKS, Task, TaskResult,
+    Tokenised, average, export, max_length,
 };
+use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::{Ask, FileRows, Request, Setting, native};
 use serde_json::{Value, json};
 
 /// The tokenizer of a `tokenizer.json`; its BOS token has the id 0.
@@ -55,6 +57,38 @@ fn documents_of(task: &Task) -> PathBuf {
     fixture(&format!("lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2")))
 }
 
+/// A task's documents, and what a model is asked of them.
+struct Asked {
+    task: ghostlab_definitions::Task,
+    requests: Vec<Request>,
+    tokens: Vec<Vec<Tokenised>>,
+}
+
+impl Asked {
+    fn of(task: ghostlab_definitions::Task, encoder: &impl Encoder, bos: Bos, length: usize) -> Result<Self> {
+        let requests = task.requests(&FileRows::default(), &Setting::default())?;
+        let tokens = tokenised(&task, &requests, encoder, bos, length)?;
+        Ok(Self { task, requests, tokens })
+    }
+
+    fn golden(known: &Task, bos: Bos) -> Self {
+        let (encoder, length) = golden();
+        Self::of(native::task(known, &documents_of(known), None).unwrap(), &encoder, bos, length).unwrap()
+    }
+
+    fn judge(&self, known: &Task, scores: &[Score]) -> Result<Vec<DocumentResult>> {
+        native::solutions(known, &self.task, &self.tokens)?.judge(scores)
+    }
+
+    /// Context and continuation of each request.
+    fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.requests.iter().map(|request| match &request.ask {
+            Ask::LogLikelihood { context, continuation } => (context.as_str(), continuation.as_str()),
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
 fn lines(path: &Path) -> Vec<Value> {
     std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -63,32 +97,35 @@ fn whole_numbers(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
 }
 
-fn assert_same_request(ours: &Request, golden: &Value) {
+fn assert_same_request(ours: (&Request, (&str, &str), &Tokenised), golden: &Value) {
+    let (request, (context, continuation), tokens) = ours;
     let place = format!("{} {} {}", golden["task"], golden["doc_id"], golden["idx"]);
     let number = |key: &str| golden[key].as_u64().unwrap() as usize;
     let ids = |key: &str| whole_numbers(&golden[key]).into_iter().map(|id| id as u32).collect::<Vec<_>>();
-    assert_eq!((ours.document, ours.choice), (number("doc_id"), number("idx")), "{place}: order");
-    assert_eq!(ours.context, golden["context"], "{place}: context");
-    assert_eq!(ours.continuation, golden["continuation"], "{place}: continuation");
-    assert_eq!(ours.context_ids, ids("context_ids"), "{place}: context_ids");
-    assert_eq!(ours.continuation_ids, ids("continuation_ids"), "{place}: continuation_ids");
-    assert_eq!(ours.input_ids, ids("input_ids"), "{place}: input_ids");
-    assert_eq!(ours.truncated_left, number("truncated_left"), "{place}: truncated_left");
+    assert_eq!((request.document, request.index), (number("doc_id"), number("idx")), "{place}: order");
+    assert_eq!(context, golden["context"], "{place}: context");
+    assert_eq!(continuation, golden["continuation"], "{place}: continuation");
+    assert_eq!(tokens.continuation_ids, ids("continuation_ids"), "{place}: continuation_ids");
+    assert_eq!(tokens.input_ids, ids("input_ids"), "{place}: input_ids");
+    assert_eq!(tokens.cut_ids.len(), number("truncated_left"), "{place}: truncated_left");
+    let whole = [tokens.cut_ids.as_slice(), &tokens.input_ids].concat();
+    assert_eq!(whole[..=whole.len() - tokens.continuation_ids.len()], ids("context_ids"), "{place}: context_ids");
 }
 
 /// Compares all requests of the tasks whose golden ones lie in `folder`, and gives their number.
 fn compare_requests(folder: &str, bos: Bos) -> usize {
-    let (encoder, length) = golden();
     let mut compared = 0;
     for task in TASKS {
         let path = fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name));
         if !path.exists() {
             continue;
         }
-        let items = Items::read(task, documents_of(task), None).unwrap();
-        let (ours, golden) = (requests(&items, &encoder, bos, length).unwrap(), lines(&path));
-        assert_eq!(ours.len(), golden.len(), "{}", task.name);
-        ours.iter().zip(&golden).for_each(|(ours, golden)| assert_same_request(ours, golden));
+        let (ours, golden) = (Asked::golden(task, bos), lines(&path));
+        let all: Vec<_> = ours.requests.iter().zip(ours.texts()).zip(ours.tokens.iter().flatten()).collect();
+        assert_eq!(all.len(), golden.len(), "{}", task.name);
+        for (((request, texts), tokens), golden) in all.into_iter().zip(&golden) {
+            assert_same_request((request, texts, tokens), golden);
+        }
         compared += golden.len();
     }
     compared
@@ -114,28 +151,22 @@ fn requests_of_old_race_are_those_of_the_old_harness() {
 #[test]
 fn the_golden_requests_have_contexts_that_end_in_white_space_and_cut_ones() {
     // Otherwise the comparison above would prove less than it seems to.
-    let (encoder, length) = golden();
-    let all = |name: &str| {
-        let task = Task::find(name).unwrap();
-        let items = Items::read(task, documents_of(task), None).unwrap();
-        requests(&items, &encoder, Bos::Tokenizer, length).unwrap()
-    };
-    assert!(all("openbookqa").iter().any(|request| request.context.ends_with(' ')));
-    assert!(all("race").iter().any(|request| request.truncated_left > 0 && request.input_ids.len() == length));
+    let (_, length) = golden();
+    let all = |name: &str| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer);
+    assert!(all("openbookqa").texts().any(|(context, _)| context.ends_with(' ')));
+    let mut race = all("race").tokens.into_iter().flatten();
+    assert!(race.any(|tokens| !tokens.cut_ids.is_empty() && tokens.input_ids.len() == length));
 }
 
 /// A task's documents judged by the golden log-likelihoods of `folder`.
 fn judge(task: &'static Task, folder: &str, bos: Bos) -> Vec<DocumentResult> {
-    let (encoder, length) = golden();
-    let items = Items::read(task, documents_of(task), None).unwrap();
-    let requests = requests(&items, &encoder, bos, length).unwrap();
     let score = |golden: &Value| Score {
         log_likelihood: golden["logprob"].as_f64().unwrap(),
         greedy: golden["is_greedy"].as_bool().unwrap(),
     };
     let scores: Vec<Score> =
         lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name))).iter().map(score).collect();
-    document_results(&items, &requests, &scores).unwrap()
+    Asked::golden(task, bos).judge(task, &scores).unwrap()
 }
 
 const FOLDERS: [(&str, Bos); 2] = [("", Bos::Tokenizer), ("nobos/", Bos::Never)];
@@ -170,11 +201,11 @@ fn predictions_and_lengths_are_those_of_the_harness() {
 #[test]
 fn choices_are_those_of_the_harness() {
     for task in &TASKS[..9] {
-        let items = Items::read(task, documents_of(task), None).unwrap();
+        let ours = native::task(task, &documents_of(task), None).unwrap();
         let golden = lines(&fixture(&format!("lm_eval/doc_results/{}.jsonl", task.name)));
-        for (document, golden) in items.documents.iter().zip(&golden) {
-            let texts: Vec<&str> = document.prompt.choices.iter().map(|choice| choice.text.as_str()).collect();
-            assert_eq!(json!(texts), golden["choices"], "{} {}", task.name, document.id);
+        assert_eq!(ours.documents.len(), golden.len());
+        for (at, golden) in golden.iter().enumerate() {
+            assert_eq!(json!(ours.solution(at).unwrap().0), golden["choices"], "{} {at}", task.name);
         }
     }
 }
@@ -236,21 +267,19 @@ fn the_results_file_of_old_race_is_that_of_the_old_harness() {
 #[test]
 fn a_task_with_hidden_overflow_is_flagged_and_never_right_by_chance() {
     let task = Task::find("arc_easy").unwrap();
-    let items = Items::read(task, documents_of(task), None).unwrap();
-    let (encoder, length) = golden();
-    let requests = requests(&items, &encoder, Bos::Tokenizer, length).unwrap();
+    let mut asked = Asked::golden(task, Bos::Tokenizer);
     for odd in [f64::NAN, f64::NEG_INFINITY] {
-        let scores = vec![Score { log_likelihood: odd, greedy: false }; requests.len()];
-        let documents = document_results(&items, &requests, &scores).unwrap();
-        let result = TaskResult::of(task, items.original, &documents).unwrap();
+        let scores = vec![Score { log_likelihood: odd, greedy: false }; asked.requests.len()];
+        let documents = asked.judge(task, &scores).unwrap();
+        let result = TaskResult::of(task, asked.task.original, &documents).unwrap();
         assert_eq!((result.non_finite, result.acc.value, result.acc_norm.value), (8, 0.0, 0.0));
     }
-    let few = vec![Score { log_likelihood: -1.0, greedy: false }; requests.len() - 1];
-    assert_eq!(document_results(&items, &requests, &few).unwrap_err().exit_code(), 4);
-    let mut swapped = requests.clone();
-    swapped.swap(0, 1);
-    let scores = vec![Score { log_likelihood: -1.0, greedy: false }; requests.len()];
-    assert!(document_results(&items, &swapped, &scores).is_err(), "answers in another order are not taken");
+    let few = vec![Score { log_likelihood: -1.0, greedy: false }; asked.requests.len() - 1];
+    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
+    asked.tokens[1].pop();
+    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4, "tokens of other requests are not taken");
+    asked.tokens.pop();
+    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
 }
 
 /// Decoys stood in all splits but the scored one. The rule: of a folder only files named after the task's split are read,
@@ -269,15 +298,15 @@ fn decoys_in_other_splits_are_never_scored() {
         for split in ["train", other] {
             let path = folder.path().join(format!("{split}.jsonl"));
             std::fs::copy(&decoy, &path).unwrap();
-            let message = Items::read(task, &path, None).unwrap_err().to_string();
+            let message = native::task(task, &path, None).unwrap_err().to_string();
             assert!(message.contains("another split") && message.contains(task.name), "{message}");
         }
-        let items = Items::read(task, folder.path(), None).unwrap();
-        assert_eq!(items.documents.len(), lines(&documents_of(task)).len(), "{}", task.name);
-        let all = requests(&items, &encoder, Bos::Tokenizer, length).unwrap();
-        assert!(all.iter().all(|request| !request.context.contains("DECOY")), "{}", task.name);
+        let read = native::task(task, folder.path(), None).unwrap();
+        assert_eq!(read.documents.len(), lines(&documents_of(task)).len(), "{}", task.name);
+        let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
+        assert!(all.texts().all(|(context, _)| !context.contains("DECOY")), "{}", task.name);
         std::fs::remove_file(folder.path().join(format!("{scored}.jsonl"))).unwrap();
-        assert_eq!(Items::read(task, folder.path(), None).unwrap_err().exit_code(), 2, "{}", task.name);
+        assert_eq!(native::task(task, folder.path(), None).unwrap_err().exit_code(), 2, "{}", task.name);
     }
 }
 
@@ -286,14 +315,16 @@ fn a_limit_gives_the_first_requests() {
     let (encoder, length) = golden();
     let task = Task::find("hellaswag").unwrap();
     let all = |limit: Option<f64>| {
-        let items =
-            Items::read(task, documents_of(task), limit.map(|limit| DocumentLimit::new(limit).unwrap())).unwrap();
-        assert_eq!(items.original, 8);
-        requests(&items, &encoder, Bos::Tokenizer, length).unwrap()
+        let limit = limit.map(|limit| DocumentLimit::new(limit).unwrap());
+        let read = native::task(task, &documents_of(task), limit).unwrap();
+        assert_eq!(read.original, 8);
+        Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap()
     };
     let whole = all(None);
     for (limit, documents) in [(3.0, 3), (0.3, 3), (50.0, 8)] {
-        assert_eq!(all(Some(limit)), whole[..documents * 4]);
+        let some = all(Some(limit));
+        assert_eq!(some.requests, whole.requests[..documents * 4]);
+        assert_eq!(some.tokens, whole.tokens[..documents]);
     }
 }
 
@@ -313,13 +344,19 @@ fn real_data_become_requests_without_exception() {
         ("hellaswag.jsonl", 1000, false),
     ] {
         let task = Task::find(file.split('.').next().unwrap()).unwrap();
-        let items = Items::read(task, folder.join(file), None).unwrap();
-        assert_eq!((items.documents.len(), items.whole()), (documents, whole), "{file}");
-        let answered = |one: &Document| (0..one.prompt.choices.len() as i64).contains(&one.prompt.gold);
-        assert!(items.documents.iter().all(answered), "{file}: all answers are known");
-        let all = requests(&items, &encoder, Bos::Tokenizer, length).unwrap();
-        assert!(all.iter().all(|request| request.input_ids.len() <= length && !request.input_ids.is_empty()));
-        let golds: BTreeSet<i64> = items.documents.iter().map(|document| document.prompt.gold).collect();
+        let read = native::task(task, &folder.join(file), None).unwrap();
+        assert_eq!(read.documents.len(), documents, "{file}");
+        let mut golds = BTreeSet::new();
+        for at in 0..documents {
+            let (choices, gold) = read.solution(at).unwrap();
+            let gold = gold.as_int().unwrap();
+            assert!((0..choices.len() as i64).contains(&gold), "{file}: all answers are known");
+            golds.insert(gold);
+        }
+        let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
+        let mut inputs = all.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
+        assert!(inputs.all(|input| (1..=length).contains(&input)), "{file}");
+        assert_eq!(native::solutions(task, &all.task, &all.tokens).unwrap().whole(), whole, "{file}");
         assert!(golds.len() > 1, "{file}");
     }
 }
@@ -327,13 +364,13 @@ fn real_data_become_requests_without_exception() {
 #[test]
 fn parquet_and_json_lines_give_the_same_rows() {
     let Some(folder) = shared("real/tasks") else { return };
-    let columns = Task::find("arc_easy").unwrap().columns;
-    let rows = read_rows(folder.join("arc_easy.parquet"), columns).unwrap();
+    let task = Task::find("arc_easy").unwrap();
+    let rows = native::rows(task, &[folder.join("arc_easy.parquet")]).unwrap();
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("arc_easy.jsonl");
-    let text: String = rows.iter().map(|row| format!("{}\n", Value::Object(row.fields.clone()))).collect();
+    let text: String = rows.iter().map(|row| format!("{}\n", row.value.json(None))).collect();
     std::fs::write(&path, text).unwrap();
-    let again = read_rows(&path, columns).unwrap();
+    let again = native::rows(task, &[path]).unwrap();
     assert_eq!(rows.len(), again.len());
-    assert!(rows.iter().zip(&again).all(|(row, again)| row.fields == again.fields));
+    assert!(rows.iter().zip(&again).all(|(row, again)| row.value == again.value));
 }

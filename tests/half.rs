@@ -11,12 +11,14 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{candle, gpu, json, shared};
-use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
-use ghostlab_core::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scored};
-use ghostlab_core::evaluate::perplexity::of as perplexity;
-use ghostlab_core::evaluate::{TaskEncoder, score};
-use ghostlab_core::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
-use ghostlab_core::tasks::{Bos, DocumentLimit, Items, Task, requests};
+use ghostlab::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scored};
+use ghostlab::evaluate::perplexity::of as perplexity;
+use ghostlab::evaluate::{TaskEncoder, score};
+use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
+use ghostlab::tasks::{Bos, DocumentLimit, Task};
+use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::{FileRows, Setting, native};
 
 /// Windows of 512 tokens, and documents of each task: enough to see half a percent, and one answer in fifty.
 const WINDOWS: usize = 8;
@@ -33,10 +35,10 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
     let encoder = TaskEncoder::new(tokenizer, &backbone("tokenizer_config.json"), &backbone("config.json")).unwrap();
     let task = Task::find(file.split('.').next().unwrap()).unwrap();
     let limit = Some(DocumentLimit::new(DOCUMENTS).unwrap());
-    let items = Items::read(task, folder.join("tasks").join(file), limit).unwrap();
-    let requests = requests(&items, &encoder, Bos::Tokenizer, 1024).unwrap();
-    let of = requests.chunk_by(|a, b| a.document == b.document);
-    of.map(|of| of.iter().map(|r| (r.input_ids.clone(), r.continuation_ids.clone())).collect()).collect()
+    let read = native::task(task, &folder.join("tasks").join(file), limit).unwrap();
+    let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
+    let all = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
+    all.into_iter().map(|of| of.into_iter().map(|one| (one.input_ids, one.continuation_ids)).collect()).collect()
 }
 
 /// Which choice of each document is the likeliest.

@@ -2,15 +2,40 @@ use serde_json::json;
 
 use super::*;
 
-fn read(text: &str) -> Value {
-    parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+/// A literal as JSON.
+fn json_of(text: &str) -> serde_json::Value {
+    json!(read(text).unwrap_or_else(|error| panic!("{text}: {error}")))
+}
+
+/// Expected values: `ast.literal_eval(…)`, Python 3.11.
+#[test]
+fn literals_are_read_as_python_reads_them() {
+    let shown = |text: &str| literal(text).map(|value| value.repr());
+    assert_eq!(shown(r#" ["a", 'b' "c", 1, -2.5, None]"#).as_deref(), Some("['a', 'bc', 1, -2.5, None]"));
+    assert_eq!(shown(r"{'a': [1, 2], 'b': ()}").as_deref(), Some("{'a': [1, 2], 'b': []}"));
+    assert_eq!(shown(r"['\x41\u00e9\n\q', r'\n']").as_deref(), Some(r"['Aé\n\\q', '\\n']"));
+    for (text, wanted) in [
+        ("(1)", "1"),
+        ("1, 2", "[1, 2]"),
+        ("{'a'}", "['a']"),
+        ("{1: 2, 'a': 3}", "{1: 2, 'a': 3}"),
+        ("0x10", "16"),
+        ("1_000", "1000"),
+        ("[-0, 1e3, .5, 5.]", "[0, 1000.0, 0.5, 5.0]"),
+        (r"r'a\'b'", r#""a\\'b""#),
+    ] {
+        assert_eq!(shown(text).as_deref(), Some(wanted), "{text}");
+    }
+    for bad in ["[a]", "['a' 1]", "007", "['a'", "[1] 2", "x", "", "['a\nb']", "[,]", "{1, 'a': 2}", "{'a': 2, 1}"] {
+        assert_eq!(literal(bad), None, "{bad}");
+    }
 }
 
 #[test]
 fn a_list_of_dicts_is_read_in_either_quote_style() {
     let text = r#" [{'question': 'Who said "no"?', 'options': ["isn't", 'b',], 'answer': 'A'}, {"x": 1}]"#;
     let wanted = json!([{"question": "Who said \"no\"?", "options": ["isn't", "b"], "answer": "A"}, {"x": 1}]);
-    assert_eq!(read(text), wanted);
+    assert_eq!(json_of(text), wanted);
 }
 
 #[test]
@@ -25,16 +50,16 @@ fn every_escape_means_what_it_means_in_python() {
         ("''", ""),
         ("u\"é\"", "é"),
     ] {
-        assert_eq!(read(text), json!(wanted), "{text}");
+        assert_eq!(json_of(text), json!(wanted), "{text}");
     }
 }
 
 #[test]
 fn other_literals_are_read() {
-    assert_eq!(read("(1, -2.5, True, False, None, ('a'), ('a',), (), {}, [],)"), {
+    assert_eq!(json_of("(1, -2.5, True, False, None, ('a'), ('a',), (), {}, [],)"), {
         json!([1, -2.5, true, false, null, "a", ["a"], [], {}, []])
     });
-    assert_eq!(read("{'a': 1, 'a': 2,}"), json!({"a": 2}));
+    assert_eq!(json_of("{'a': 1, 'a': 2,}"), json!({"a": 2}));
 }
 
 #[test]
@@ -46,9 +71,7 @@ fn what_is_no_literal_is_refused_with_its_place() {
         "[1 2]",
         "[,]",
         "(,)",
-        "{'a'}",
         "{'a': }",
-        "{1: 2}",
         "{'a': 1 'b': 2}",
         "{,}",
         "'a",
@@ -57,16 +80,13 @@ fn what_is_no_literal_is_refused_with_its_place() {
         "'\0'",
         "b'a'",
         "f'a'",
-        "r'a'",
         "nan",
         "inf",
         "__import__('os')",
         "1 + 1",
         "01",
-        "0x10",
         "--1",
         "-",
-        "1e999",
         "'\\x4'",
         "'\\xé'",
         "'\\ud83d'",
@@ -81,16 +101,16 @@ fn what_is_no_literal_is_refused_with_its_place() {
         "Truer",
         "é",
     ] {
-        let error = parse(text).unwrap_err();
+        let error = read(text).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{text}");
         assert!(error.to_string().contains("character "), "{error}");
     }
-    let error = parse("['é', x]").unwrap_err().to_string();
+    let error = read("['é', x]").unwrap_err().to_string();
     assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
 }
 
 /// A value of at most `depth` levels, and how Python's `repr` might write it.
-fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (Value, String) {
+fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let text = |random: &mut dyn FnMut(usize) -> usize| {
         let letters = ["a", "'", "\"", "\\", "\n", "é", "\u{1f600}", " ", "]", "\0"];
         let text: String = (0..random(6)).map(|_| letters[random(letters.len())]).collect();
@@ -120,20 +140,20 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (Value, String)
             (json!(text), written)
         }
         3 => {
-            let items: Vec<(Value, String)> = (0..parts).map(|_| any(random, depth - 1)).collect();
+            let items: Vec<(serde_json::Value, String)> = (0..parts).map(|_| any(random, depth - 1)).collect();
             let written: Vec<&str> = items.iter().map(|(_, written)| written.as_str()).collect();
             let end = if parts > 0 && random(2) == 0 { "," } else { "" };
             let written = format!("[{}{end}]", written.join(", "));
             (items.into_iter().map(|(value, _)| value).collect(), written)
         }
         _ => {
-            let (mut map, mut written) = (Map::new(), Vec::new());
+            let (mut map, mut written) = (serde_json::Map::new(), Vec::new());
             for _ in 0..parts {
                 let ((key, key_written), (value, value_written)) = (text(random), any(random, depth - 1));
                 map.insert(key, value);
                 written.push(format!("{key_written}: {value_written}"));
             }
-            (Value::Object(map), format!("{{{}}}", written.join(",\n ")))
+            (serde_json::Value::Object(map), format!("{{{}}}", written.join(",\n ")))
         }
     }
 }
@@ -147,14 +167,14 @@ fn what_python_writes_is_read_back_as_it_was() {
     };
     for _ in 0..2_000 {
         let (value, written) = any(&mut random, 4);
-        assert_eq!(parse(&written).unwrap_or_else(|error| panic!("{written}: {error}")), value, "{written}");
+        assert_eq!(json_of(&written), value, "{written}");
     }
 }
 
 #[test]
 fn deep_nesting_is_refused_and_does_not_overflow() {
-    assert!(parse(&"[".repeat(1_000_000)).is_err());
-    assert!(parse(&"{'a':".repeat(100_000)).is_err());
+    assert!(read(&"[".repeat(1_000_000)).is_err());
+    assert!(read(&"{'a':".repeat(100_000)).is_err());
     let fits = format!("{}{}", "[".repeat(60), "]".repeat(60));
-    parse(&fits).unwrap();
+    read(&fits).unwrap();
 }
