@@ -62,7 +62,7 @@ pub use name::give as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
 pub use need::{Around, Found, HubSource, Need};
 pub use schema_json::json_schema;
-pub use search::{Budget, Search};
+pub use search::{Budget, Search, Unselectable};
 pub use shards::Stream;
 
 use crate::criterion::Criterion;
@@ -165,7 +165,7 @@ impl Grid {
 
     fn laid(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
         let Layers { root, library, entries, profile } = layers;
-        let checked = check::check(&schema(&root)?, &root, path, &library)?;
+        let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
         let around = Around::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| disk::with_others(error, &needs, &around);
@@ -173,7 +173,13 @@ impl Grid {
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
         let mut backbones = disk::backbones(backbones, &around).map_err(absent)?;
         let cells = cells::cells(&checked.axes, &includes, &checked.excludes, &backbones)?;
-        cells::selectable(&cells, &backbones)?;
+        let cells = match &mut checked.search {
+            Some(search) => cells::without_impossible(cells, &backbones, search)?,
+            None => match cells::impossible(&cells, &backbones).into_iter().next() {
+                Some(first) => return Err(first.into_error()),
+                None => cells,
+            },
+        };
 
         // What is used is known now; the rest need not be there.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
