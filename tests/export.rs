@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use common::world::{World, records, table};
-use common::{fixture, json};
+use common::{checkout, fixture, json};
 use serde_json::{Value, json};
 
 /// What a world's grid has in a column for a recovery at depth 2.
@@ -126,7 +126,7 @@ fn an_operator_on_the_stream_stands_beside_the_weights_and_says_so() {
     let said = export(&world, "depth/1/ghosted", "out", &[]);
     assert!(said.contains("trust_remote_code=True"), "{said}");
     let config = json(&world.path("out/config.json"));
-    assert_eq!(config["model_type"], "ghostlab_llama");
+    assert_eq!(config["model_type"], "llama");
     assert_eq!(config["architectures"][0], "GhostedLlamaForCausalLM");
     assert_eq!(config["auto_map"]["AutoModelForCausalLM"], "modeling_ghostlab.GhostedLlamaForCausalLM");
     assert_eq!(config["ghostlab"]["operators"][0]["form"], "dense");
@@ -494,6 +494,71 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
         for word in words {
             assert!(error.contains(word), "{arguments:?}: `{word}` is not in {error}");
         }
+    }
+}
+
+/// What `doctor MODEL --check` says, by what it looked at: the mark, and what it found.
+fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
+    let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let things = document["answer"]["things"].as_array().unwrap().iter();
+    let text = |of: &Value| of.as_str().unwrap().to_owned();
+    things.map(|of| (text(&of["what"]), (text(&of["mark"]), text(&of["found"])))).collect()
+}
+
+#[test]
+fn doctor_says_of_a_model_what_it_is_what_may_be_done_with_it_and_that_both_engines_agree() {
+    let world = World::new();
+    export(&world, "depth/1/ghosted", "repaired", &["--dtype", "f32"]);
+    let tiny = checkout().join("data/tiny");
+    let (model, corpora) = (tiny.join("llama"), tiny.join("corpora"));
+    let grid = format!(
+        "backbones: {{it: {{path: {}}}}}\nbackbone: it\ncriterion: {{name: explicit, layers: [1]}}\ndepth: 1\nrecovery: none\n\
+         corpora: {{test: {{path: {}/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}}}\n\
+         evaluate: {{perplexity: {{corpus: test, length: 64}}}}\n",
+        model.display(),
+        corpora.display()
+    );
+    world.write("tiny.yaml", grid);
+    let output = world.ghostlab(&["export", "tiny.yaml", "depth/1/none", "--gguf", "f16", "--to", "it.gguf"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let layers = |path: &Path| json(&path.join("config.json"))["num_hidden_layers"].as_u64().unwrap();
+    let (own, tiny) = (layers(&world.path("backbone")), layers(&model));
+    for (name, layers, lines, operators) in [
+        ("backbone", own, 12, None),
+        (model.to_str().unwrap(), tiny, 12, None),
+        ("it.gguf", tiny - 1, 12, None),
+        ("repaired", own - 1, 6, Some("1 operators beside the weights")),
+    ] {
+        let said = doctor(&world, name);
+        assert!(said.len() > lines, "{name}: {said:?}");
+        let found = |what: &str| said.get(what).map_or("", |of| of.1.as_str());
+        assert!(found("architecture").contains(&format!("LlamaForCausalLM, {layers} layers of")), "{said:?}");
+        assert!(found("memory").contains(" in f32, ") && found("memory").contains(" in bf16, "), "{said:?}");
+        assert!(found("parameters").contains(" M, stored as "), "{said:?}");
+        let apart: f64 =
+            found("check").split_once("in f32 are ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
+        assert!(apart > 0.0 && apart < 1e-5 && said["check"].0 == "good", "{name}: {apart:e}");
+        match operators {
+            Some(words) => assert!(found("operators").contains(words) && !said.contains_key("recovery ghosted")),
+            None => assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{said:?}"),
+        }
+    }
+    fs::create_dir(world.path("broken")).unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        fs::copy(world.path("backbone").join(file), world.path("broken").join(file)).unwrap();
+    }
+    let weights = fs::read(world.path("backbone/model.safetensors")).unwrap();
+    world.write("broken/model.safetensors", &weights[..weights.len() / 2]);
+    for (arguments, code, words) in [
+        (&["doctor", "broken", "--check"][..], 2, &["model.safetensors"][..]),
+        (&["doctor", "grid.yaml", "--check"], 2, &["--check is for models", "grid.yaml"]),
+        (&["doctor", "nowhere.gguf"], 2, &["nowhere.gguf"]),
+    ] {
+        let output = world.ghostlab(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
     }
 }
 

@@ -288,8 +288,8 @@ fn config_seeds() -> Vec<Vec<u8>> {
     let place = |layer, at| json!({"layer": layer, "at": at, "form": "dense", "bias": true});
     let mut ours: Value = serde_json::from_slice(&seeds[0]).unwrap();
     ours["architectures"] = json!(["GhostedLlamaForCausalLM"]);
-    ours["model_type"] = json!("ghostlab_llama");
-    ours["ghostlab"] = json!({"operators": [place(1, "before"), place(1, "after")]});
+    ours["hidden_act"] = json!("none that there is");
+    ours["ghostlab"] = json!({"operators": [place(1, "before"), place(1, "after")], "activation": "silu"});
     seeds.push(ours.to_string().into_bytes());
     seeds
 }

@@ -28,6 +28,9 @@ pub(super) struct Arguments {
     /// which criteria, recoveries and exports apply. Without one, the machine alone is looked at.
     #[arg(add = candidates::targets())]
     target: Option<String>,
+    /// Of a model: compute the logits of a text with both engines, and say how far they are apart. Loads its weights twice.
+    #[arg(long, requires = "target")]
+    check: bool,
     /// The profile to look at: `paper` needs the paper's models and data.
     #[arg(long, value_name = "NAME", add = candidates::profiles())]
     profile: Option<String>,
@@ -61,7 +64,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(target) if model.is_none() => needs(target, arguments)?,
         _ => Vec::new(),
     };
-    let mut lines = model.map_or_else(|| Ok(Vec::new()), doctor_model::lines)?;
+    if arguments.check && model.is_none() {
+        let error = Error::bad_input("--check is for models").at(arguments.target.clone().unwrap_or_default());
+        return Err(error.expected("the folder of a model, or a .gguf file"));
+    }
+    let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
     let mut seen: Vec<(&'static str, String)> = Vec::new();
     for of in &needs {
         for need in &of.needs {

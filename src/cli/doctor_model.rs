@@ -7,21 +7,29 @@ use super::units::bytes;
 use crate::checkpoint::{GgufType, Layout, fits_gguf};
 use crate::corpus::Tokenizer;
 use crate::criterion::{self, PruneSpec};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::export::gguf_texts;
 use crate::files::parts;
+use crate::machine;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
-    Config, DeviceName, EngineChoice, FloatType, Placement, Products, Program, Sublayer, check_weights, deployed,
+    Batch, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products, Program,
+    ResidualStream, Step, Sublayer, Trie, check_weights, deployed, whole,
 };
 use crate::options::Options;
 use crate::recovery;
 
-/// What a look at a model says, line by line.
+/// Ids of the text that a model is checked with: longer than the windows of small models.
+const CHECKED: u32 = 64;
+/// Relative Frobenius error between the engines' logits in f32: that which the tests hold each of them to, beside transformers
+/// and candle's own models, is a tenth of it.
+const APART: f64 = 1e-4;
+
+/// What a look at a model says, line by line; with `check`, what its numbers say too.
 ///
 /// # Errors
 /// What is no model, or asks for something that is not computed.
-pub(super) fn lines(model: &Path) -> Result<Vec<Thing>> {
+pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
     let good = |what: &str, found: String| Thing::new(Mark::Good, what, found, "");
@@ -34,6 +42,9 @@ pub(super) fn lines(model: &Path) -> Result<Vec<Thing>> {
     ));
     lines.extend(config.notes.iter().map(|note| Thing::new(Mark::Note, "config", note.clone(), "")));
     lines.push(good("memory", memory(&config)));
+    if check {
+        lines.push(engines(&config, model).unwrap_or_else(|error| Thing::of("check", &error)));
+    }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
         Ok(tokenizer) => good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
         Err(error) => Thing::of("tokenizer", &error),
@@ -75,6 +86,47 @@ pub(super) fn lines(model: &Path) -> Result<Vec<Thing>> {
         Err(error) => Thing::new(Mark::Note, "export --gguf", error.one_line(), error.advice().unwrap_or_default()),
     });
     Ok(lines)
+}
+
+/// The logits of a text by the own kernels and by candle's, which share no arithmetic.
+fn engines(config: &Config, model: &Path) -> Result<Thing> {
+    let program = whole(config, model)?;
+    let spread = |i: u32| (i * i * 7919 + i * 31 + 3) % u32::try_from(config.vocab).unwrap_or(u32::MAX);
+    let ids: Vec<u32> = (0..CHECKED).map(spread).collect();
+    let candle = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
+    let [ours, theirs] =
+        [EngineChoice::Cpu(Products::F32), candle].map(|engine| logits(engine, config, model, &program, &ids));
+    let (ours, theirs) = (ours?, theirs?);
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    let difference = norm(&mut ours.iter().zip(&theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
+    let apart = difference / norm(&mut theirs.iter().map(|&logit| logit.into()));
+    let found = format!("logits of {CHECKED} tokens by both engines in f32 are {apart:.1e} apart (‖a − b‖ / ‖b‖)");
+    Ok(match apart <= APART {
+        true => Thing::new(Mark::Good, "check", found, ""),
+        false => Thing::new(Mark::Lacks, "check", found, format!("expected at most {APART:e}: please report it")),
+    })
+}
+
+/// The stream that left the last step.
+struct Last(Option<HostRows>);
+
+impl Observer<dyn ResidualStream> for Last {
+    fn after(&mut self, _: usize, state: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        self.0 = state.map(ResidualStream::rows).transpose()?;
+        Ok(())
+    }
+}
+
+/// Logits of every token, `[tokens, vocab]`.
+fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program, ids: &[u32]) -> Result<Vec<f32>> {
+    let memory = choice.held_bytes(config, machine::free_memory() / 5 * 4);
+    let engine = choice.load(config.clone(), model, memory, None)?;
+    let steps = program.0.iter().filter(|step| !matches!(step, Step::Head)).cloned().collect();
+    let mut last = Last(None);
+    engine.run(&Trie::new(&[Program(steps)]), &Batch::windows([ids]), &mut last)?;
+    let stream = last.0.ok_or_else(|| Error::job("a program without a step gives no stream"))?;
+    let rows: Vec<usize> = (0..ids.len()).collect();
+    Ok(engine.logits(&stream.values()?, &rows)?.values()?.to_vec())
 }
 
 fn shape(config: &Config) -> String {

@@ -158,8 +158,11 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
             Sublayer::Attention => "self_attn.o_proj",
             Sublayer::Mlp => "mlp.down_proj",
         };
-        let what =
-            if operator.is_diagonal() { "a factor for each output channel" } else { "a linear map of its output" };
+        let what = match (operator.factor().ok().flatten(), operator.is_diagonal()) {
+            (Some(factor), _) => format!("a factor of {factor} on all that it gives"),
+            (None, true) => "a factor for each output channel".to_owned(),
+            (None, false) => "a linear map of its output".to_owned(),
+        };
         Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) holds {what}."))
     };
     deployed.folds.iter().filter_map(told).collect()

@@ -21,7 +21,7 @@ use crate::checkpoint::Layout;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
 use crate::grid::{Cell, Grid};
-use crate::model::{Deployed, deployed};
+use crate::model::{Deployed, deployed, merged};
 use crate::plan::{BackbonePlan, Plan};
 use crate::results::{collect, long, markdown};
 use crate::work::inputs::Inputs;
@@ -76,6 +76,7 @@ impl Exporter<'_> {
             return Err(Error::job("a cell is not planned").at(cell.to_string()));
         };
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
+        let deployed = merged(deployed, &backbone.config)?;
         let layout = Layout::of(&backbone.config, &backbone.folder, &deployed, self.form.dtype)?;
         then(Made { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }

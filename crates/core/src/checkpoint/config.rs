@@ -3,16 +3,17 @@
 use serde_json::{Map, Value, json};
 
 use super::layout::Layout;
-use super::modeling::{MODELING, class, model_type};
+use super::modeling::{GUARD, MODELING, class};
 use crate::model::architecture::{RopeEntries, SlidingWindow};
-use crate::model::attached::ENTRY;
+use crate::model::attached::{ACTIVATION, ENTRY};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
 /// A backbone's config as that of a variant: layers counted anew, and what speaks of each layer without those that went.
-/// Where operators stand beside the weights it names the file that applies them, under a model type of its own: a loader
-/// that does not run that file refuses the model, and never computes another one.
+/// Where operators stand beside the weights it names the file that applies them, and an activation that there is not: what
+/// does not run that file refuses the model, and never computes another one. The model type stays, so that transformers
+/// reads the config and finds the tokenizer's class without that file, and asks nobody whether it may run it.
 pub fn trimmed(
     mut config: Map<String, Value>,
     whole: &Config,
@@ -48,9 +49,11 @@ pub fn trimmed(
         let operators: Vec<Value> = layout.attached.iter().map(operator).collect();
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
-        config.insert(ENTRY.into(), json!({ "operators": operators }));
+        let (key, activation) = (architecture.activation.0, whole.activation.name());
+        config.insert(ENTRY.into(), json!({ "operators": operators, ACTIVATION: activation }));
+        config.insert(key.into(), GUARD.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
-        config.insert("model_type".into(), model_type(architecture).into());
+        config.insert("model_type".into(), architecture.model_type.into());
         let map = json!({"AutoConfig": named("Config"), "AutoModel": named("Model"), "AutoModelForCausalLM": named("ForCausalLM")});
         config.insert("auto_map".into(), map);
     }
@@ -203,9 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_beside_the_weights_makes_a_model_type_of_its_own() {
+    fn an_operator_beside_the_weights_is_said_and_keeps_others_from_reading_them() {
         let config = of("olmo2", true, &json!({}));
-        assert_eq!(config["model_type"], "ghostlab_olmo2");
+        assert_eq!(
+            (&config["model_type"], &config["architectures"]),
+            (&json!("olmo2"), &json!(["GhostedOlmo2ForCausalLM"]))
+        );
+        assert_eq!((&config["hidden_act"], &config["ghostlab"]["activation"]), (&json!(GUARD), &json!("silu")));
         let operator = json!({"layer": 1, "at": "before", "form": "diagonal", "bias": false});
         assert_eq!(config["ghostlab"]["operators"], json!([operator]));
         assert_eq!(config["auto_map"]["AutoModel"], "modeling_ghostlab.GhostedOlmo2Model");

@@ -9,21 +9,6 @@ from torch import nn
 from transformers import INNERConfig, BACKBONEForCausalLM, INNERModel
 from transformers.models.FOLDER.modeling_FOLDER import BACKBONEDecoderLayer
 
-try:
-    from transformers import conversion_mapping
-except ImportError:
-    # Before 5 models hold their weights as files have them.
-    pass
-else:
-    # How weights of files become those in memory goes by the model type: experts are stacked.
-    own = conversion_mapping.get_checkpoint_conversion_mapping("MODEL_TYPE")
-    if own:
-        conversion_mapping.register_checkpoint_conversion_mapping("ghostlab_MODEL_TYPE", own, overwrite=True)
-
-# Stored and applied in float32, whatever the model's own type is.
-WIDE = ["boundary", "boundary_after", "branch_map"]
-
-
 class Operator(nn.Module):
     """x·W at every position, with a bias where it has one: a linear map, or a factor for each channel."""
 
@@ -70,32 +55,46 @@ class MappedNorm(nn.Module):
 
 
 class GhostedBACKBONEConfig(INNERConfig):
-    model_type = "ghostlab_MODEL_TYPE"
+    # config.json names no activation there is, so that nothing takes these weights for the whole model: what does not run
+    # this file stops before it reads them. Tokenizers load without it, and nobody is asked anything.
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        return super().from_dict({**config_dict, "ACTIVATION": config_dict["ghostlab"]["activation"]}, **kwargs)
+
+    def to_diff_dict(self):
+        return {**super().to_diff_dict(), "ACTIVATION": "GUARD"}
+
+
+def attach(model):
+    """Puts the maps into a base model whose layers are plain; what they are called, which stays in float32 in a model of
+    another type."""
+    config = model.config
+    places = {(place["layer"], place["at"]): place for place in config.ghostlab["operators"]}
+    for layer in sorted({layer for layer, at in places if at in ("before", "after")}):
+        before, after = places.get((layer, "before")), places.get((layer, "after"))
+        model.layers[layer] = BoundaryLayer(config, layer, before, after)
+    for (layer, at), place in places.items():
+        if at not in ("before", "after"):
+            norm = getattr(model.layers[layer], at)
+            setattr(model.layers[layer], at, MappedNorm(norm, place, config.hidden_size))
+    return sorted({{"before": "boundary", "after": "boundary_after"}.get(at, "branch_map") for _, at in places})
 
 
 class GhostedBACKBONEModel(INNERModel):
     config_class = GhostedBACKBONEConfig
     _no_split_modules = [*INNERModel._no_split_modules, "BoundaryLayer"]
-    _keep_in_fp32_modules_strict = WIDE
 
     def __init__(self, config):
         super().__init__(config)
-        places = {(place["layer"], place["at"]): place for place in config.ghostlab["operators"]}
-        for layer in sorted({layer for layer, at in places if at in ("before", "after")}):
-            before, after = places.get((layer, "before")), places.get((layer, "after"))
-            self.layers[layer] = BoundaryLayer(config, layer, before, after)
-        for (layer, at), place in places.items():
-            if at not in ("before", "after"):
-                norm = getattr(self.layers[layer], at)
-                setattr(self.layers[layer], at, MappedNorm(norm, place, config.hidden_size))
+        self._keep_in_fp32_modules_strict = attach(self)
+        self.post_init()
 
 
 class GhostedBACKBONEForCausalLM(BACKBONEForCausalLM):
     config_class = GhostedBACKBONEConfig
     _no_split_modules = GhostedBACKBONEModel._no_split_modules
-    _keep_in_fp32_modules_strict = WIDE
 
     def __init__(self, config):
         super().__init__(config)
-        self.model = GhostedBACKBONEModel(config)
+        self._keep_in_fp32_modules_strict = attach(self.model)
         self.post_init()

@@ -7,14 +7,18 @@ pub const MODELING: &str = "modeling_ghostlab.py";
 /// For every architecture alike: only the names of transformers' own classes differ.
 const TEMPLATE: &str = include_str!("modeling.py");
 
+/// In the place of the activation in `config.json`: what does not run the file cannot take the weights for the whole model.
+pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that stand beside its weights";
+
 /// The file for an architecture.
 pub fn modeling(architecture: &Architecture) -> String {
     let (inner, folder) = architecture.python;
     let names = [
+        ("GUARD", GUARD),
+        ("ACTIVATION", architecture.activation.0),
         ("BACKBONE", prefix(architecture)),
         ("INNER", inner),
         ("FOLDER", folder),
-        ("MODEL_TYPE", architecture.model_type),
     ];
     names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, of)| text.replace(name, of))
 }
@@ -22,11 +26,6 @@ pub fn modeling(architecture: &Architecture) -> String {
 /// The file's class in the place of one of transformers'.
 pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
     format!("{}{}{suffix}", architecture::CLASS, prefix(architecture))
-}
-
-/// The model type of those classes.
-pub(super) fn model_type(architecture: &Architecture) -> String {
-    format!("{}{}", architecture::MODEL_TYPE, architecture.model_type)
 }
 
 /// What the names of transformers' classes begin with.
@@ -43,12 +42,11 @@ mod tests {
     fn each_architecture_has_its_own_classes() {
         for architecture in ARCHITECTURES {
             let text = modeling(architecture);
-            let left = ["BACKBONE", "INNER", "FOLDER", "MODEL_TYPE"].iter().find(|name| text.contains(**name));
+            let left = ["BACKBONE", "INNER", "FOLDER", "GUARD", "ACTIVATION"].iter().find(|name| text.contains(**name));
             assert_eq!(left, None, "{}", architecture.class);
             for suffix in ["Config", "Model", "ForCausalLM"] {
                 assert!(text.contains(&format!("class {}(", class(architecture, suffix))), "{suffix}");
             }
-            assert!(text.contains(&format!("model_type = \"{}\"", model_type(architecture))));
         }
     }
 }

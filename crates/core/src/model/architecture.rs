@@ -5,9 +5,12 @@ use serde_json::Value;
 use super::entries::Entries;
 use crate::error::{Error, Result};
 
-/// What the class and the model type of a folder with operators beside its weights begin with ([`Attachment`](super::Attachment)); behind it stand the architecture's own.
+/// What the class of a folder with operators beside its weights begins with ([`Attachment`](super::Attachment)); behind it
+/// stands the architecture's own.
 pub(crate) const CLASS: &str = "Ghosted";
-pub(crate) const MODEL_TYPE: &str = "ghostlab_";
+/// What its model type began with once.
+const MODEL_TYPE: &str = "ghostlab_";
+
 /// Where a decoder layer has its norms, how queries and keys are normed, what its projections add, how far its attention
 /// sees, and what its MLP is: all that tells the architectures apart. [`LLAMA`] is what the others differ from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +78,21 @@ pub enum Activation {
     Silu,
     /// By its tanh form.
     Gelu,
+}
+
+impl Activation {
+    /// What configs call it; transformers' own name first.
+    pub(super) fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Silu => &["silu"],
+            Self::Gelu => &["gelu_pytorch_tanh", "gelu_new"],
+        }
+    }
+
+    /// transformers' name of it.
+    pub(crate) fn name(self) -> &'static str {
+        self.names()[0]
+    }
 }
 
 /// What the parts of an MLP of experts are called in weight files.
@@ -322,9 +340,10 @@ impl Architecture {
         };
         let model_type = entries.text("model_type")?;
         let ours = class.map_or(model_type.is_some_and(|of| of.starts_with(MODEL_TYPE)), |of| of.starts_with(CLASS));
+        let plain = model_type.map(|of| if ours { of.strip_prefix(MODEL_TYPE).unwrap_or(of) } else { of });
         let found = ARCHITECTURES.iter().find(|of| match class {
             Some(class) => class.strip_prefix(if ours { CLASS } else { "" }) == Some(of.class),
-            None => model_type == Some(&*of.model_type_of(ours)),
+            None => plain == Some(of.model_type),
         });
         let own = found.ok_or_else(|| {
         Error::bad_input("unknown architecture")
@@ -334,17 +353,11 @@ impl Architecture {
             .hint("only these decoders are computed faithfully; another of the same build is one entry in crates/core/src/model/architecture.rs")
     })?;
         // transformers goes by model_type alone: which of the two is right cannot be told from here.
-        match model_type {
-            Some(other) if other != own.model_type_of(ours) => {
-                Err(Error::bad_input("the config names two architectures")
-                    .at("model_type")
-                    .expected(format!(
-                        "`{}`, as architectures says {}",
-                        own.model_type_of(ours),
-                        class.unwrap_or(own.class)
-                    ))
-                    .found(format!("`{other}`")))
-            }
+        match plain {
+            Some(other) if other != own.model_type => Err(Error::bad_input("the config names two architectures")
+                .at("model_type")
+                .expected(format!("`{}`, as architectures says {}", own.model_type, class.unwrap_or(own.class)))
+                .found(format!("`{other}`"))),
             _ => Ok((own, ours)),
         }
     }
@@ -352,10 +365,5 @@ impl Architecture {
     /// Whether a config that does not say so ties the output projection to the embedding.
     pub(crate) fn is_tied(&self) -> bool {
         self.defaults.contains(r#""tie_word_embeddings": true"#)
-    }
-
-    /// Its name in a config; that of an export with operators is another one.
-    fn model_type_of(&self, ours: bool) -> String {
-        format!("{}{}", if ours { MODEL_TYPE } else { "" }, self.model_type)
     }
 }

@@ -14,6 +14,8 @@ use crate::error::Result;
 
 /// Its entry in the config.
 pub(crate) const ENTRY: &str = "ghostlab";
+/// The activation's entry in that one: the config's own keeps others from reading the weights without the operators.
+pub(crate) const ACTIVATION: &str = "activation";
 
 /// Where in a layer an operator stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

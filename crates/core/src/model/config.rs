@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries};
-use super::attached::{self, Attachment};
+use super::attached::{self, ACTIVATION, Attachment, ENTRY};
 use super::entries::Entries;
 use super::experts::{self, Experts};
 use super::gguf;
@@ -172,7 +172,10 @@ impl Config {
     fn parse(entries: &Entries<'_>) -> Result<Self> {
         let (architecture, ours) = Architecture::of(entries)?;
         let mut notes = Vec::new();
-        let map = with_defaults(entries.map, architecture, &mut notes)?;
+        let mut map = with_defaults(entries.map, architecture, &mut notes)?;
+        if let Some(activation) = map.get(ENTRY).and_then(|own| own.get(ACTIVATION)).filter(|_| ours).cloned() {
+            map.insert(architecture.activation.0.to_owned(), activation);
+        }
         let entries = &Entries { map: &map, prefix: entries.prefix };
         let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
         refuse_unsupported(entries, architecture)?;
@@ -276,12 +279,9 @@ fn has_both_tables(folder: &Path) -> bool {
 /// Refuses settings that would change the forward pass and that the decoder does not compute.
 fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Result<()> {
     let (key, activation) = architecture.activation;
-    let gelu = ["gelu_pytorch_tanh", "gelu_new"];
-    if let Some(found) = entries.get(key).filter(|found| match activation {
-        Activation::Silu => *found != "silu",
-        Activation::Gelu => !gelu.iter().any(|name| *found == name),
-    }) {
-        return Err(entries.unsupported(key, found, if activation == Activation::Silu { "silu" } else { gelu[0] }));
+    let names = activation.names();
+    if let Some(found) = entries.get(key).filter(|found| !names.iter().any(|name| *found == name)) {
+        return Err(entries.unsupported(key, found, names[0]));
     }
     let neutral = [
         ("attention_bias", Value::from(false), architecture.attention_bias != AttentionBias::Asked),

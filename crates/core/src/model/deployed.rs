@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::config::Config;
 use super::operator::Operator;
 use super::program::{Program, Step, Sublayer};
+use crate::error::Result;
 
 /// A variant whose weights took in what they can.
 #[derive(Debug, Clone)]
@@ -37,12 +38,60 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
     Deployed { program, folds }
 }
 
+/// The same with factors of the whole stream in the weights, where these can have them.
+///
+/// Behind a factor `s` the stream is `y = s·x`. It runs on as `z = y/s = x` where each branch behind gives its `1/s`:
+/// `z + f(norm(z))/s = (y + f(norm(y)))/s`, and the final norm takes `z` as it takes `y`, because a root-mean-square norm
+/// does not see the scale of what it norms. But for its `ε`: `z/√(mean z² + ε) = y/√(mean y² + s²·ε)`, a relative
+/// difference of `(1 − 1/s²)·ε / (2·(mean z² + ε))`, which no config can say away. Factors on what stands before the cut
+/// instead would meet smaller streams, and the embedding, which may be the head as well.
+///
+/// None of it holds for a diagonal of unlike factors, whose inverse changes `mean z²`; for `s ≤ 0`, of which the norm sees
+/// the sign; before an operator that adds something; and where branches end in norms, which take factors of their
+/// projections back.
+///
+/// # Errors
+/// An operator that cannot be read.
+pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
+    let in_norm = [Sublayer::Attention, Sublayer::Mlp].iter().any(|half| config.ends_in_norm(*half));
+    let adds = |step: &Step| matches!(step, Step::Apply(operator) if operator.has_bias());
+    if in_norm || deployed.program.0.iter().any(adds) {
+        return Ok(deployed);
+    }
+    let Deployed { program, mut folds } = deployed;
+    let (mut factor, mut steps) = (1.0, Vec::new());
+    for step in program.0 {
+        let half = match &step {
+            Step::Apply(operator) => match operator.factor()? {
+                Some(own) => {
+                    factor *= f64::from(own);
+                    continue;
+                }
+                None => None,
+            },
+            Step::Attention(layer) => Some((*layer, Sublayer::Attention)),
+            Step::Mlp(layer) => Some((*layer, Sublayer::Mlp)),
+            _ => None,
+        };
+        if let Some(half) = half.filter(|_| factor != 1.0) {
+            let inverse = Operator::diagonal(vec![(1.0 / factor) as f32; config.hidden])?;
+            let fold = match folds.get(&half) {
+                Some(first) => first.then(&inverse)?,
+                None => inverse,
+            };
+            folds.insert(half, fold);
+        }
+        steps.push(step);
+    }
+    Ok(Deployed { program: Program(steps), folds })
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::model::Repairs;
+    use crate::model::{Batch, Decoder, Engine, Repairs, Trie};
 
     fn config(name: &str) -> Config {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/arch/{name}/config.json"));
@@ -67,5 +116,42 @@ mod tests {
         let left = deployed(&repaired(dense.clone()), &config("olmo2"));
         assert_eq!(left.program, repaired(dense));
         assert!(left.folds.is_empty());
+    }
+
+    /// Expected: logits of the program with its factors as steps, and of the plain one on weights with the folds.
+    #[test]
+    fn factors_of_the_stream_go_into_the_branches_behind_them() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
+        let (config, decoder) = (config("llama-gqa"), Decoder::load(&folder).unwrap());
+        let factor = |factor: f32| Operator::diagonal(vec![factor; config.hidden]).unwrap();
+        let program = Program::pruned(4, &[1, 3], |start| Some(factor(if start == 1 { 1.75 } else { 0.5 })));
+        let found = merged(deployed(&program, &config), &config).unwrap();
+        assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
+        // Nothing stands behind the second factor but the final norm.
+        let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
+        assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), halves);
+        let folded = halves.iter().try_fold(decoder.clone(), |of, half| of.folded(half.1, half.0, &found.folds[half]));
+        let batch = Batch::windows([[5, 250, 17, 3, 90, 41].as_slice()]);
+        let predicted = |decoder: &Decoder, program: &Program| -> Vec<f32> {
+            let programs = [program.clone()];
+            let given = decoder.run(&Trie::new(&programs), &batch, &mut ()).unwrap().remove(0).unwrap();
+            given.iter().map(|of| of.log_probability).collect()
+        };
+        let (steps, weights) = (predicted(&decoder, &program), predicted(&folded.unwrap(), &found.program));
+        assert!(steps.iter().zip(&weights).all(|(a, b)| (a - b).abs() < 1e-5), "{steps:?} {weights:?}");
+        let plain = predicted(&decoder, &found.program);
+        assert!(steps.iter().zip(&plain).any(|(a, b)| (a - b).abs() > 1e-2), "{steps:?} {plain:?}");
+    }
+
+    #[test]
+    fn what_the_norm_behind_would_see_stays_a_step() {
+        let stays = |name: &str, diagonal: Vec<f32>| {
+            let config = config(name);
+            let program = Program::pruned(4, &[1], |_| Operator::diagonal(diagonal.clone()).ok());
+            let found = merged(deployed(&program, &config), &config).unwrap();
+            found.program == program && found.folds.is_empty()
+        };
+        assert!(stays("llama-gqa", vec![1.0, 2.0]) && stays("llama-gqa", vec![-2.0; 2]));
+        assert!(stays("olmo2", vec![2.0; 2]) && !stays("llama-gqa", vec![2.0; 2]));
     }
 }

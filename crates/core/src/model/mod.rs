@@ -48,7 +48,7 @@ pub use cost::Load;
 pub use cpu::CPU;
 pub use decoder::Decoder;
 pub use decoding::{BlockId, Decoding, Run};
-pub use deployed::{Deployed, deployed};
+pub use deployed::{Deployed, deployed, merged};
 pub use engine::{BatchObserver, Engine, EngineId, HostRows, ResidualStream, Tolerance, together};
 pub use frozen::FrozenWeights;
 pub use gguf::gguf_config;

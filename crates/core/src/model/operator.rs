@@ -238,6 +238,13 @@ impl Operator {
         matches!(self.matrix, Matrix::Diagonal(_))
     }
 
+    /// The one factor that every channel is multiplied by, where it is such a map and the factor is greater than 0.
+    pub fn factor(&self) -> Result<Option<f32>> {
+        let Matrix::Diagonal(diagonal) = &self.matrix else { return Ok(None) };
+        let diagonal = elements(diagonal)?;
+        Ok(diagonal.first().copied().filter(|first| *first > 0.0 && diagonal.iter().all(|of| of == first)))
+    }
+
     /// The content key: equal keys, equal operators.
     pub fn key(&self) -> String {
         sha256::hex(self.key)

