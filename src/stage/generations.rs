@@ -40,7 +40,7 @@ mod tests {
     fn answers_come_back_to_the_byte_and_are_no_scores() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
-        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
         let key = Key::new(KIND, dense(backbone), [("tokens", tokens)]);
         let answers = [

@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_member_leads_back_to_its_family() {
-        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
         let pairs = BTreeSet::from([Pair { axis: SimilarityAxis::Token, from: 0, to: 2 }]);
         let pass = activations::family(backbone, &tokens).key();
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
-        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
         let chunk = format!("{}-3", scores::journal(backbone, &tokens, None));
         let claims = [activations::claim(backbone, &tokens), chunk];
