@@ -235,7 +235,7 @@ fn a_sentence_piece_tokenizer_of_a_gguf_file_is_the_original_on_ten_thousand_lin
     .map(str::to_owned)
     .into();
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/corpora");
-    for file in ["news-test", "web-test", "wiki-test"] {
+    for file in ["news-train", "web-train", "wiki-train"] {
         let texts = corpus::read_rows(corpora.join(format!("{file}.jsonl.gz")), None).unwrap();
         let of_file = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
         // Words that the training has not seen either, in no script of its own.

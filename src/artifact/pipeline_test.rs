@@ -60,6 +60,7 @@ impl Executor for Fake {
             tasks: Vec::new(),
             definitions: Vec::new(),
             engines: BTreeMap::new(),
+            rounded: BTreeMap::new(),
             machine: String::new(),
         })
     }

@@ -131,6 +131,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
         tasks: TASKS.iter().map(task).collect(),
         definitions: Vec::new(),
         engines: BTreeMap::new(),
+        rounded: BTreeMap::new(),
         machine: String::new(),
     }
 }
@@ -146,6 +147,7 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
         by: By::Run,
         overrides: Vec::new(),
         engines: BTreeMap::new(),
+        rounded: BTreeMap::new(),
         differs: Vec::new(),
     };
     let target = ResultsFolder::new(root.path(), description);

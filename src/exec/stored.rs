@@ -13,6 +13,7 @@ use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
 use crate::machine;
+use crate::model::rounding_told;
 use crate::plan::Plan;
 use crate::stage::tokens::defined::{self, Documents};
 use crate::stage::tokens::{extent, sheet};
@@ -41,12 +42,14 @@ impl GridOutcome {
             texts.extend(texts_of(plan, backbone, store)?);
         }
         let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
+        let rounded =
+            plan.backbones.iter().filter_map(|of| Some((of.name.clone(), rounding_told(&of.config)?))).collect();
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
         let machine = first.and_then(|prompt| prompt.machine());
         let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
         let first = plan.backbones.first();
         let definitions = first.map_or(Ok(Vec::new()), |backbone| defined_protocols(backbone, store))?;
-        Ok(Self { cells, inputs, texts, tasks, definitions, engines, machine })
+        Ok(Self { cells, inputs, texts, tasks, definitions, engines, rounded, machine })
     }
 }
 

@@ -54,6 +54,7 @@ pub(super) enum WeightsEntry {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WeightsMap {
+    /// What matrices are rounded to.
     r#type: WeightsName,
     /// The weights that layers are chosen and repairs computed with: those that are stored, or the rounded ones; by default
     /// `full`.

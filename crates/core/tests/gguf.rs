@@ -97,7 +97,10 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         let matrix = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
         let turned = ["q_proj", "k_proj"].iter().any(|of| tensor.contains(of)) && arch == "llama";
         let own = if turned { permuted(&values, config.head_dim) } else { values };
-        let quantised = QTensor::quantize(&own, if matrix { dtype } else { GgmlDType::F32 }).unwrap();
+        // Rows that are no whole blocks: F16, as llama.cpp has it.
+        let narrower = own.dims().len() == 2 && dtype.block_size() > 1;
+        let other = if narrower { GgmlDType::F16 } else { GgmlDType::F32 };
+        let quantised = QTensor::quantize(&own, if matrix { dtype } else { other }).unwrap();
         let back = quantised.dequantize(&cpu).unwrap();
         // The inverse: rows (heads, D/2, 2) as (heads, 2, D/2).
         let back = match turned {
@@ -208,11 +211,11 @@ fn a_backbone_rounded_as_it_is_read_is_the_one_that_a_quantised_file_gives_back(
         let rounded = common::engines_of(config.clone(), &folder);
         for (ours, theirs) in rounded.iter().zip(&common::engines(&file)) {
             let own = logits(&**ours, &ids(name));
-            assert_eq!(own, logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
-            assert_ne!(own, plain, "{name}: nothing was rounded");
+            assert!(own == logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
+            assert!(own != plain, "{name}: nothing was rounded");
         }
         let by_need = Decoder::load_within(config, &folder, Products::F32, 0).unwrap();
-        assert_eq!(logits(&by_need, &ids(name)), logits(&*rounded[0], &ids(name)), "{name}");
+        assert!(logits(&by_need, &ids(name)) == logits(&*rounded[0], &ids(name)), "{name}");
     }
 }
 
@@ -238,7 +241,7 @@ fn matrices_are_rounded_to_what_their_place_and_their_rows_ask_for() {
         let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
         let ours = Config { rounded: Some(to), ..config.clone() };
         let ours = logits(&*common::engines_of(ours, &real)[0], &ids);
-        assert_eq!(ours, logits(&*common::engines(temp.path())[0], &ids), "{to:?}");
+        assert!(ours == logits(&*common::engines(temp.path())[0], &ids), "{to:?}");
     }
 }
 

@@ -135,6 +135,10 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     if form.name == "gemma2" && !config.tied_embeddings {
         return Err(refused("a tied output projection, as llama.cpp has it in `gemma2`", "one of its own".to_owned()));
     }
+    if config.architecture.fused && config.heads * config.head_dim != config.hidden {
+        let found = format!("{} heads of {} channels", config.heads, config.head_dim);
+        return Err(refused(&format!("heads of {} channels in all, as llama.cpp has them", config.hidden), found));
+    }
     if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
         return Err(refused("a plain rotary embedding in windows", "a stretched one".to_owned()));
     }
