@@ -147,7 +147,6 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
         by: By::Run,
         overrides: Vec::new(),
         engines: BTreeMap::new(),
-        rounded: BTreeMap::new(),
         differs: Vec::new(),
     };
     let target = ResultsFolder::new(root.path(), description);

@@ -198,6 +198,7 @@ mod tests {
             cells: vec![cell],
             inputs: Default::default(),
             engines: Default::default(),
+            rounded: Default::default(),
             machine: String::new(),
             texts: Vec::new(),
             tasks: Vec::new(),
