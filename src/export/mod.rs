@@ -20,7 +20,7 @@ pub use gguf::{check_gguf, gguf_texts};
 use crate::checkpoint::Layout;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
-use crate::grid::{Cell, Grid, Rounded};
+use crate::grid::{Cell, Grid};
 use crate::model::{Deployed, deployed};
 use crate::plan::{BackbonePlan, Plan};
 use crate::results::{collect, long, markdown};
@@ -67,13 +67,6 @@ impl Exporter<'_> {
     fn made<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(Made<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let own = made_of(grid, cell);
-        if let Some(Rounded { of, to, .. }) = grid.backbones.get(&cell.backbone).and_then(|of| of.weights.as_ref()) {
-            return Err(Error::bad_input("a cell with rounded weights is not exported")
-                .at(cell.to_string())
-                .expected(format!("the cell of `{of}`, whose weights are as stored"))
-                .found(format!("weights that are rounded to {} as they are read", to.name()))
-                .hint("`--gguf q8_0` writes that cell with quantised weights"));
-        }
         let Self { store, settings, reporter, stop, .. } = self;
         let outcome = exec::run(&own, *settings, store, *reporter, stop)?;
         let result = outcome.cells.first().ok_or_else(|| Error::job("a cell has no outcome").at(cell.to_string()))?;

@@ -80,6 +80,12 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
         weights.round(rounded_matrices(config, rounded));
+        // What a checkpoint is written from goes by the names in the files.
+        for layer in 0..config.layers {
+            let whole = stored(config, layer).into_iter().filter(|part| part.shape.len() == 2);
+            let whole = whole.filter(|part| part.holds.iter().all(|(of, _)| of != ROUTER));
+            weights.round(whole.map(|part| (name(layer, &part.name), rounded.of(part.shape[1], false))).collect());
+        }
     }
     Ok(weights)
 }
