@@ -21,6 +21,11 @@ fn main() {
             println!("cargo::rerun-if-changed={path}");
         }
     }
+    // Names of functions are a third of the program, and no message shows them. The profile says `strip` as well: cargo
+    // forgets that for a package that has an `opt-level` of its own.
+    if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
+        println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
+    }
     embed();
 }
 

@@ -12,7 +12,9 @@ use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice, s
 use ghostlab::evaluate::{EvalSet, TaskEncoder, score};
 use ghostlab::linalg::gemm::profile;
 use ghostlab::model::{Batch, Decoder, Operator, Program, ScoredRow, Trie};
-use ghostlab::tasks::{Bos, DocumentLimit, Items, Task, requests};
+use ghostlab::tasks::{Bos, DocumentLimit, Task};
+use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::{FileRows, Setting, native};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -41,11 +43,12 @@ fn main() {
     for file in ["hellaswag.jsonl", "boolq.jsonl", "arc_easy.parquet", "openbookqa.parquet", "rte.jsonl", "copa.jsonl"]
     {
         let task = Task::find(file.split('.').next().unwrap()).unwrap();
-        let items =
-            Items::read(task, shared.join("tasks").join(file), Some(DocumentLimit::new(count).unwrap())).unwrap();
-        let requests = requests(&items, &encoder, Bos::Tokenizer, 1024).unwrap();
-        let documents: Vec<Vec<TokenisedChoice<'_>>> = requests
-            .chunk_by(|a, b| a.document == b.document)
+        let limit = Some(DocumentLimit::new(count).unwrap());
+        let read = native::task(task, &shared.join("tasks").join(file), limit).unwrap();
+        let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
+        let tokens = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
+        let documents: Vec<Vec<TokenisedChoice<'_>>> = tokens
+            .iter()
             .map(|of| {
                 of.iter().map(|r| TokenisedChoice { input: &r.input_ids, continuation: &r.continuation_ids }).collect()
             })

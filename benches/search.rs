@@ -1,7 +1,7 @@
 //! Races on stored scores, in many orders: what the procedure of `ghostlab search` loses, and what it costs.
 //!
 //! `cargo bench --bench search [-- SEEDS FOLDER …]`: 200 orders of the recorded runs by default; a folder is one of results,
-//! with `numbers.json` and `run.json`. Prints the table of docs/search.md.
+//! with `numbers.json` and `run.json`, whose depths race together as well. Prints the tables of docs/search.md.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
 
 use std::collections::BTreeMap;
@@ -19,7 +19,8 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let seeds = arguments.first().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     let mut folders: Vec<PathBuf> = arguments.iter().skip(1).map(PathBuf::from).collect();
-    if folders.is_empty() {
+    let together = !folders.is_empty();
+    if !together {
         let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
         folders = ["table2", "seeds", "beyond", "table3"].map(|name| results.join(name).join("tiny")).to_vec();
     }
@@ -29,7 +30,7 @@ fn main() {
     println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let mut all: BTreeMap<(&str, String), Vec<Simulated>> = BTreeMap::new();
     for folder in &folders {
-        for (kind, known) in grids(folder) {
+        for (kind, known) in grids(folder, together) {
             let of = simulate(&known, seeds, ALPHA).unwrap();
             let items: usize = known.objectives.iter().flat_map(|of| &of.gains[0]).map(Vec::len).sum();
             println!(
@@ -69,8 +70,9 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
-/// The settings of a results folder, each backbone at each depth: by accuracy, by loss, and by both.
-fn grids(folder: &Path) -> Vec<(&'static str, KnownScores)> {
+/// The settings of a results folder, each backbone at each depth, and at all of them where that is asked for: by accuracy, by
+/// loss, and by both.
+fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     let stored = StoredResults::read(folder).unwrap();
     let run: Value = serde_json::from_slice(&std::fs::read(folder.join("run.json")).unwrap()).unwrap();
     let mut settings: Vec<(String, Vec<&Value>)> = Vec::new();
@@ -78,10 +80,13 @@ fn grids(folder: &Path) -> Vec<(&'static str, KnownScores)> {
         if cell["cell"]["depth"] == 0 || !cell["failure"].is_null() {
             continue;
         }
-        let name = format!("{} {} −{}", stored.name, cell["cell"]["backbone"].as_str().unwrap(), cell["cell"]["depth"]);
-        match settings.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, cells)) => cells.push(cell),
-            None => settings.push((name, vec![cell])),
+        let backbone = format!("{} {}", stored.name, cell["cell"]["backbone"].as_str().unwrap());
+        let own = format!("{backbone} −{}", cell["cell"]["depth"]);
+        for name in [Some(own), together.then(|| format!("{backbone}, all depths"))].into_iter().flatten() {
+            match settings.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, cells)) => cells.push(cell),
+                None => settings.push((name, vec![cell])),
+            }
         }
     }
     let mut grids = Vec::new();

@@ -1,7 +1,7 @@
 //! Our side of `tools/peers.py` where a command of the program would time more than is asked for. Each line of standard
 //! input is a round; its answer is a line of JSON with the seconds that the round took and what came of it.
 //!
-//! `peers forward BACKBONE WINDOWS.json THREADS`, `peers halves BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
+//! `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers halves BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
 //! THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
@@ -18,7 +18,7 @@ use ghostlab::evaluate::score;
 use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
-use ghostlab::model::{Batch, Decoder, Engine, Prediction, Program, Trie};
+use ghostlab::model::{Batch, Config, Decoder, Engine, Prediction, Products, Program, Trie};
 use ghostlab::stage;
 use ghostlab_store::Store;
 use safetensors::SafeTensors;
@@ -37,7 +37,9 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let run = |threads: &str, part: &dyn Fn() -> Result<()>| start(threads).and_then(|()| part());
     let done = match *arguments.as_slice() {
-        ["forward", backbone, windows, threads] => run(threads, &|| forward(backbone.as_ref(), windows.as_ref())),
+        ["forward", backbone, windows, kind, threads] => {
+            run(threads, &|| forward(backbone.as_ref(), windows.as_ref(), kind))
+        }
         ["halves", backbone, windows, threads] => run(threads, &|| halves(backbone.as_ref(), windows.as_ref())),
         ["solve", system, solution, threads] => run(threads, &|| solve(system.as_ref(), solution.as_ref())),
         ["grid", grid, threads] => run(threads, &|| cells(grid.as_ref())),
@@ -79,13 +81,14 @@ fn windows_of(file: &Path) -> Result<Vec<Vec<u32>>> {
         .map_err(|error| Error::bad_input("no windows").at(file.display().to_string()).found(error.to_string()))
 }
 
-/// The dense perplexity of windows.
-fn forward(backbone: &Path, windows: &Path) -> Result<()> {
+/// The dense perplexity of windows, with products in `kind`.
+fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let length = ids.first().map_or(0, Vec::len);
     let starts = (0..ids.len()).map(|index| Start { document: 0, token: index * length }).collect();
     let windows = Windows { ids: ids.concat(), length, starts, corpus_tokens: 0, bytes: 0 };
-    let decoder = Decoder::load(backbone)?;
+    let products = if kind == "bf16" { Products::Bf16 } else { Products::F32 };
+    let decoder = Decoder::load_within(Config::read_with_attachments(backbone)?, backbone, products, u64::MAX)?;
     let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
     let eval_set = PerplexityEval::new(&windows, BATCH_TOKENS);
     rounds(|_| {

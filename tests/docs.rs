@@ -7,6 +7,8 @@ mod common;
 mod models;
 #[path = "docs/recorded.rs"]
 mod recorded;
+#[path = "docs/rules.rs"]
+mod rules;
 
 use std::fs;
 use std::path::Path;

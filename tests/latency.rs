@@ -70,6 +70,44 @@ fn times_speedups_and_memory_stand_beside_the_scores_with_every_pass_in_parquet(
 }
 
 #[test]
+fn decoding_is_timed_behind_the_prompt_on_both_engines_and_prefill_alone_keeps_its_key() {
+    let world = world("[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]");
+    let grid = ["--set", "name=grid", "--set", "depth=2"];
+    let log = world.runs(&grid);
+    assert!(log.contains("time tiny over 24×2+5"), "{log}");
+    assert!(column(&world, "prefill_ms 24×2").len() == 5 && column(&world, "prefill_ms 24×2+5").len() == 5);
+    let (rates, speedups) = (column(&world, "decode_tps 24×2+5"), column(&world, "decode_speedup 24×2+5"));
+    for (recovery, rate) in &rates {
+        let ratio = number(rate) / number(&rates["dense"]);
+        assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
+    }
+    let predicted = column(&world, "decode_predicted 24×2+5");
+    assert_eq!(number(&predicted["dense"]), 1.0);
+    // 2 of 4 layers are gone, and the head is left.
+    assert!(number(&predicted["none"]) > 1.2 && number(&predicted["ghosted"]) < number(&predicted["none"]));
+    let heads = table(&world.path("results/grid/results.csv")).swap_remove(0);
+    assert!(!heads.contains(&"decode_tps 24×2".to_owned()), "{heads:?}");
+    let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
+    let what = frame.column("what").unwrap().str().unwrap();
+    let decoded = what.iter().filter(|of| *of == Some("decode")).count();
+    // 5 variants and the diagonal one by channel.
+    assert!(decoded >= 6 * 10 && what.iter().filter(|of| *of == Some("prefill")).count() >= 2 * 6 * 10, "{decoded}");
+    let notes = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
+    assert!(notes.contains("24×2+5 decoded") && notes.contains("5 tokens of each sequence decoded"), "{notes}");
+    // What was timed without decoding is that still.
+    let becomes = |from: &str, to: &str| {
+        let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+        world.write("grid.yaml", text.replace(from, to));
+    };
+    becomes("[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]", "{length: 24, batch: 2}");
+    let again = world.runs(&grid);
+    assert!(!again.contains("time tiny"), "{again}");
+    becomes("latency: {length: 24, batch: 2}", "latency: {length: 16, decode: 2}");
+    let other = world.runs(&[&grid[..], &["--engine", "candle"]].concat());
+    assert!(other.contains("time tiny over 16×1+2"), "{other}");
+}
+
+#[test]
 fn a_time_is_taken_from_the_store_on_the_machine_that_measured_it_and_on_no_other() {
     let world = world("{length: 16}");
     let first = world.runs(&["--set", "name=grid", "--set", "depth=1"]);

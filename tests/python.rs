@@ -25,7 +25,8 @@ use ghostlab::corpus;
 use ghostlab::hub::{Hub, HubSettings, Lock, Silent, Source, Want, Wanted};
 use ghostlab::model::weights::Weights;
 use ghostlab::model::{Config, check_weights};
-use ghostlab::tasks::{Prompt, TASKS, Task, read_rows};
+use ghostlab::tasks::{TASKS, Task};
+use ghostlab_definitions::{FileRows, Request, Setting, Task as Documents, Value as Row, native};
 use serde_json::Value;
 use server::{COMMIT, FakeHub, Served, TOKEN, content, large, no_fault, small};
 use tempfile::TempDir;
@@ -183,9 +184,13 @@ fn real_formats() -> Option<TempDir> {
     Some(folder)
 }
 
-fn prompts(task: &Task, files: &[PathBuf]) -> Vec<Prompt> {
-    let rows = files.iter().flat_map(|file| read_rows(file, task.columns).unwrap());
-    rows.map(|row| task.prompt(&row).unwrap()).collect()
+/// What is asked of the rows of some files, and what is right.
+fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
+    let rows = native::rows(known, files).unwrap();
+    let task = Documents::of_rows(native::definition(known).unwrap().clone(), rows, None).unwrap();
+    let requests = task.requests(&FileRows::default(), &Setting::default()).unwrap();
+    let solutions = (0..task.documents.len()).map(|at| task.solution(at).unwrap()).collect();
+    (requests, solutions)
 }
 
 #[test]
@@ -194,7 +199,7 @@ fn the_nine_tasks_are_read_from_parquet_as_the_hub_has_them() {
     for task in TASKS.iter().filter(|task| task.in_paper) {
         let docs = fixture("lm_eval/docs").join(format!("{}.jsonl", task.name));
         let expected = prompts(task, &[docs]);
-        assert!(!expected.is_empty());
+        assert!(!expected.0.is_empty());
         for place in ["tasks", "shards"] {
             let files = task.files(&folder.path().join(place).join(task.name)).unwrap();
             assert_eq!(files.len(), if place == "tasks" { 1 } else { 2 });

@@ -721,6 +721,58 @@ fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u
     found
 }
 
+/// Two cells of another artifact, raced.
+const RACES: &str = "artifact:\n  title: Races of the small table\n  races: {beside: whole, metrics: [ppl_test]}\n";
+const WHOLE: &str = "artifact:\n  title: All items\n  table:\n    lead: [backbone, method]\n    rows:\n\
+    \x20     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
+
+#[test]
+fn races_are_recorded_with_labels_and_stay_to_the_byte() {
+    let world = World::large();
+    for folder in ["experiments/backbones", "experiments/profiles"] {
+        fs::create_dir_all(world.path(folder)).unwrap();
+    }
+    world.write("experiments/backbones/mine.yaml", "path: ../../backbone\nsource: a test\n");
+    world.write("experiments/profiles/tiny.yaml", "corpora:\n  train: {path: ../../train.txt, rule: wikitext2}\n");
+    let axes = "corpora:\n  train: {rule: wikitext2}\n  test: {path: ../long.jsonl, rule: ptb}\nbackbone: [mine]\ncriterion: llm-streamline\n\
+        depth: 1\nrecovery: [none, ghosted]\ncalibration: {corpus: train, sequences: 8, length: 64}\nprofile: tiny\nprofiles: {tiny: {}}\n";
+    let scored = "evaluate: {perplexity: {corpus: test, length: 64}}\n";
+    let raced = "search: {budget: {layers: 1}, perplexity: {corpus: test, length: 64}}\n";
+    world.write("experiments/whole.yaml", format!("{WHOLE}{axes}{scored}"));
+    world.write("experiments/races.yaml", format!("{RACES}{axes}{raced}"));
+    let alone = made(&world, &["reproduce", "races"]);
+    assert!(alone.contains("whole is not made here"), "{alone}");
+    fs::remove_dir_all(world.path("results")).unwrap();
+
+    let said = made(&world, &["reproduce", "whole", "races", "--record"]);
+    assert!(said.contains("races: recorded") && said.contains("1 of 4"), "{said}");
+    let all = || kept(&world, "results");
+    let recorded = all();
+    let csv = String::from_utf8(recorded["results/races/tiny/races.csv"].clone()).unwrap();
+    // The best row of the other artifact is one of the two that race, by its label.
+    assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
+    let whole = table(&world.path("results/whole/tiny/whole.csv"));
+    let at = whole[0].iter().position(|head| head == "value").unwrap();
+    let least = whole[1..].iter().map(|row| row[at].parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min);
+    assert!(csv.contains(&format!(": {least:.2}")), "of perplexities the least is the best: {csv} {whole:?}");
+    assert!(csv.contains("won alone") || csv.contains("not separated") || csv.contains("out after round"), "{csv}");
+    let page = String::from_utf8(fs::read(world.path("reports/index.html")).unwrap()).unwrap();
+    assert!(page.contains("Races of the small table"), "the page shows them");
+    let again = made(&world, &["reproduce", "races"]);
+    assert!(again.contains("races: as recorded in results/races/tiny, to the last digit"), "{again}");
+    made(&world, &["reproduce", "races", "--record"]);
+    assert_eq!(all(), recorded, "recorded again");
+    // Another order of the items is another run: the recorded one stays.
+    let races = world.path("experiments/races.yaml");
+    fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
+    let other = made(&world, &["reproduce", "races"]);
+    assert!(other.contains("not as recorded in results/races/tiny"), "{other}");
+    let now = all();
+    assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
+    // What checks numbers passes over them.
+    made(&world, &["verify", "results", "--share", "100%"]);
+}
+
 #[test]
 fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_it() {
     let world = experiments("mine");

@@ -249,6 +249,85 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
     assert!(!world.path("results").exists());
 }
 
+#[test]
+fn what_one_criterion_cannot_choose_is_left_out_by_name_unless_nothing_else_is_left() {
+    // Of four layers one is left: LLM-Streamline keeps the first and the last.
+    let world = world();
+    let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
+    let found = &answer["searches"][0];
+    let names = |of: &str| -> Vec<&str> {
+        found[of].as_array().unwrap().iter().map(|of| of["cell"].as_str().unwrap()).collect()
+    };
+    assert_eq!(names("candidates"), ["tiny.shortgpt-3.none"]);
+    assert_eq!(names("left_out"), ["llm-streamline at 3 layers"]);
+    let reason = found["left_out"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
+    // The exhaustive grid of the same file says it too.
+    let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(log(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", log(&output));
+    // One of two budgets would have no candidate: nothing runs.
+    for budget in ["3", "[1, 3]"] {
+        let budget = format!("search.budget.layers={budget}");
+        let output =
+            world.ghostlab(&["search", "search.yaml", "--set", &budget, "--set", "criterion=[llm-streamline]"]);
+        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+        assert!(log(&output).contains("keeps the first and the last layer"), "{}", log(&output));
+    }
+    // A command line's own depths: 3 layers, and no criterion but this one.
+    let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
+    let output = world.ghostlab(&[&line[..], &["layers=3", "--criteria", "llm-streamline"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+}
+
+#[test]
+fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
+    // By the cost model a token behind a longer prompt costs more attention: another prompt, another speedup of the same cuts.
+    let world = world();
+    let line = |prompt: &str| {
+        let output = world.ghostlab(&[
+            "search",
+            "backbone",
+            "--calibration",
+            "train.txt:8x64",
+            "--texts",
+            "long.jsonl@64",
+            "--criteria",
+            "shortgpt",
+            "--recoveries",
+            "none",
+            "--budget",
+            "latency=10s",
+            "layers=1",
+            "--prompt",
+            prompt,
+            "--json",
+        ]);
+        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+        let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
+        assert_eq!(answer["prompt"], prompt.replace('x', "×"));
+        let of = answer["candidates"][0].clone();
+        (of["speedup"].as_f64().unwrap(), of["milliseconds"].as_f64().unwrap())
+    };
+    let (read, decoded) = (line("16x1"), line("16x1+32"));
+    assert_ne!(read.0, decoded.0);
+    assert!(decoded.1 > read.1, "32 steps take longer than none: {read:?}, {decoded:?}");
+    for prompt in ["16x1+", "16x1+0", "16+x", "+4"] {
+        let output = world.ghostlab(&[
+            "search",
+            "backbone",
+            "--texts",
+            "long.jsonl",
+            "--budget",
+            "layers=1",
+            "--prompt",
+            prompt,
+        ]);
+        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+        assert!(log(&output).contains("512x1+64"), "{}", log(&output));
+    }
+}
+
 /// The candidates of a recorded artifact, one setting: their scores and routes, copies left out.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let (stored, run) = (StoredResults::read(folder).unwrap(), json(&folder.join("run.json")));

@@ -68,7 +68,7 @@ def local_tasks(here, files):
     return {name: f"local_{name}" for name in files}
 
 
-def evaluate(manager, folder, tasks, limit, batch_size=8, samples=False):
+def evaluate(manager, folder, tasks, limit, batch_size=8, samples=False, kind="float32"):
     """A folder's results on tasks of `local_tasks`, from loading the model on."""
     import lm_eval as harness
 
@@ -76,7 +76,7 @@ def evaluate(manager, folder, tasks, limit, batch_size=8, samples=False):
         model="hf",
         model_args={
             "pretrained": str(folder),
-            "dtype": "float32",
+            "dtype": kind,
             "trust_remote_code": (Path(folder) / "modeling_ghostlab.py").exists(),
         },
         tasks=list(tasks),

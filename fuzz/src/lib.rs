@@ -21,7 +21,8 @@ use ghostlab::error::Error;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Config, Decoder, Program, Scaling, check_weights, deployed};
 use ghostlab::stage;
-use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
+use ghostlab::tasks::{TASKS, Task};
+use ghostlab_definitions::{Row, native};
 use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -527,10 +528,15 @@ fn task_seeds() -> Vec<Vec<u8>> {
 fn task(data: &[u8]) {
     let Some((first, text)) = data.split_first() else { return };
     let task = &TASKS[usize::from(*first) % TASKS.len()];
-    with_file("t.jsonl", text, |path| match Items::read(task, path, None) {
-        Ok(items) => {
-            assert!(!items.documents.is_empty());
-            assert!(items.documents.iter().all(|document| document.prompt.gold >= 0 || task.name != "copa"));
+    with_file("t.jsonl", text, |path| match native::task(task, path, None) {
+        Ok(read) => {
+            assert!(!read.documents.is_empty());
+            for at in 0..read.documents.len() {
+                match read.solution(at) {
+                    Ok((_, gold)) => assert!(gold.as_int().unwrap() >= 0 || task.name != "copa"),
+                    Err(error) => sound(&error),
+                }
+            }
         }
         Err(error) => sound(&error),
     });
@@ -547,10 +553,13 @@ fn race_seeds() -> Vec<Vec<u8>> {
 fn race(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let fields = json!({"article": "A.", "problems": text});
-    let Value::Object(fields) = fields else { return };
-    let row = TaskRow { place: "t.jsonl:1".to_owned(), fields };
-    match Task::find("race").unwrap().prompt(&row) {
-        Ok(prompt) => assert!(prompt.choices.len() == 4 && (0..4).contains(&prompt.gold)),
+    let row = Row { place: "t.jsonl:1".to_owned(), value: fields.into() };
+    let definition = native::definition(Task::find("race").unwrap()).unwrap();
+    match ghostlab_definitions::Task::of_rows(definition.clone(), vec![row], None) {
+        Ok(read) => {
+            let (choices, gold) = read.solution(0).unwrap();
+            assert!(choices.len() == 4 && (0..4).contains(&gold.as_int().unwrap()));
+        }
         Err(error) => sound(&error),
     }
 }

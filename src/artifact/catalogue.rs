@@ -61,7 +61,7 @@ impl Artifact {
                     |of: &Metric| of.task_name() == Some(task) || defined(of, task) || matches!(of.of, Of::Tasks(_));
                 known.iter().any(asks)
             },
-            latency: known.iter().any(Metric::is_latency),
+            latency: known.iter().any(|of| of.is_latency()),
         })
     }
 

@@ -74,7 +74,8 @@ fn number(record: Record) -> Measurement {
 
 /// Ghosted, with an option.
 fn with(option: &str, value: &str) -> Arc<Factors> {
-    let options = crate::recovery::resolve("ghosted", &serde_json::Map::from_iter([(option.to_owned(), value.into())]));
+    let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
+    let options = crate::recovery::resolved("ghosted", &options).map(|of| of.1);
     let method = Factors::from([("recovery".to_owned(), "ghosted".into())]);
     Arc::new(method.into_iter().chain(factors::below("recovery", &options.unwrap())).collect())
 }
@@ -191,7 +192,7 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
 }
 
 /// What a verdict does not judge by, and why.
-const OPEN: [(&str, &str); 42] = [
+const OPEN: [(&str, &str); 43] = [
     ("model.weights", "rounded weights make a backbone of another name, and none of the paper's"),
     ("calibration.weights", "rounded weights make a backbone of another name, and none of the paper's"),
     ("engine.name", "any engine in a float type of the paper's is near enough"),
@@ -229,6 +230,7 @@ const OPEN: [(&str, &str); 42] = [
     ("measure.task.batch", "the program's, which has one"),
     ("measure.prefill.length", "the metric says it"),
     ("measure.prefill.batch", "the metric says it"),
+    ("measure.prefill.decode", "the metric says it, and the paper decodes nothing"),
     ("measure.prefill.warmups", "the program's, which has one"),
     ("measure.prefill.rounds", "the program's, which has one"),
     ("measure.prefill.among", "no machine but the paper's is judged"),
@@ -291,6 +293,7 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
                 metric: &metric::PREFILL,
                 length: 16,
                 batch: 1,
+                decode: None,
                 several: false,
                 warmups: 1,
                 rounds: 1,

@@ -147,7 +147,8 @@ pub(super) fn finish(
 
 /// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
 fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
-    if outcome.tasks.is_empty() && outcome.definitions.is_empty() {
+    let tasks = grid.evaluate.tasks.iter().any(|used| outcome.task(used).is_some());
+    if !tasks && grid.evaluate.definitions.iter().all(|used| outcome.defined(used).is_none()) {
         return Ok(Vec::new());
     }
     let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
@@ -163,7 +164,7 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
         let files = with_definitions(result.lm_eval()?, grid, result, name);
         results.extend(files.into_iter().map(|file| (name.as_str(), file)));
     }
-    let documents = (!outcome.tasks.is_empty()).then(|| write_documents(folder, &answers)).transpose()?;
+    let documents = tasks.then(|| write_documents(folder, &answers)).transpose()?;
     Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
 }
 

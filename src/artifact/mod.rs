@@ -2,7 +2,7 @@
 //!
 //! Which there are (`catalogue`), how one is made (`pipeline`), what the dense backbones have to hold first (`gate`), how a
 //! table is laid out (`layout`), printed (`print`) beside the paper's values (`comparison`, where `other_protocol` allows a verdict), what is
-//! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `recorded`, `sheet`). Who runs a
+//! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `recorded`, `sheet`). Races (`searched`, `raced`) have a table of their own. Who runs a
 //! grid is passed in, so that all of it can be tried without a model.
 //!
 //! Rooms of their own, which know nothing of a run: [`figure`] draws data, [`page`] is the page of all artifacts,
@@ -34,6 +34,7 @@ mod print;
 #[cfg(test)]
 mod print_test;
 mod provenance;
+mod raced;
 mod recorded;
 mod searched;
 mod seeds;
@@ -48,5 +49,6 @@ pub use folder::{Published, ResultsFolder, here};
 pub use identity::{Seen, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
+pub use raced::Raced;
 pub use recorded::NOT_RECORDED;
-pub use searched::{raced_rows, search_files, search_names};
+pub use searched::{search_files, search_names};

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::corpus::Rule;
+use crate::criterion::Criterion;
 use crate::distill::Finetune;
-use crate::error::Result;
-use crate::grid::Calibration;
+use crate::grid::{Calibration, Method};
 use crate::metric::Of;
-use crate::options::Options;
+use crate::recovery::Recovery;
 use crate::results::{Calibrated, Measurement, Protocol, Sample, factors, stem};
 use crate::tasks::Bos;
-use crate::{criterion, metric, recovery};
+use crate::{metric, recovery};
 
 /// The paper's: section 4 and appendix C; windows and draws are those of its reference code.
 const LENGTH: usize = 2048;
@@ -65,10 +65,10 @@ pub(super) fn differences(of: &Measurement) -> Vec<String> {
 /// says, the condition of the paper's value says too.
 fn other_options(of: &Measurement, found: &mut Vec<String>) {
     let variant = &of.setup.variant;
-    type Resolve = fn(&str, &Options) -> Result<Options>;
-    for (axis, resolve) in [("criterion", criterion::resolve as Resolve), ("recovery", recovery::resolve as Resolve)] {
+    let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
+    for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
         let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
-        let usual = resolve(name, &Options::new()).map(|options| factors::below(axis, &options)).unwrap_or_default();
+        let usual = factors::below(axis, &defaults(name));
         let trained = format!("{axis}.{}.", recovery::FINETUNE);
         let own = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
         let open =

@@ -108,6 +108,35 @@ pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> 
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(name, description) }, cells: BTreeMap::new() }
 }
 
+/// What the page shows of races: their table, and what it comes to. `dense` are the whole backbones, on what they ran.
+pub(super) fn raced_sheet(
+    name: &str,
+    description: &Description,
+    profile: &str,
+    table: &[Vec<String>],
+    notes: Vec<String>,
+    dense: &GridOutcome,
+) -> PagePart {
+    let (heads, rows) = table.split_first().map_or((&[][..], &[][..]), |(heads, rows)| (heads.as_slice(), rows));
+    let view = TableView {
+        notes,
+        columns: heads.iter().map(Column::named).collect(),
+        rows: rows
+            .iter()
+            .map(|row| PageRow { cells: row.iter().map(Cell::words).collect(), ..PageRow::default() })
+            .collect(),
+        ..TableView::default()
+    };
+    let artifact = PageArtifact {
+        profile: profile.to_owned(),
+        status: PageArtifact::COMPLETE.to_owned(),
+        tables: vec![view],
+        inputs: dense.inputs.clone(),
+        ..described(name, description)
+    };
+    PagePart { artifact, cells: BTreeMap::new() }
+}
+
 fn described(name: &str, description: &Description) -> PageArtifact {
     PageArtifact {
         name: name.to_owned(),

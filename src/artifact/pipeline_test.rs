@@ -12,11 +12,11 @@ use super::page_part::PagePart;
 use super::{Artifact, ArtifactOutcome, Executor, Gated, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
-use crate::exec::{CellResult, GridOutcome, Measured, TextProtocol, TextRead};
+use crate::exec::{CellResult, GridOutcome, Measured};
 use crate::grid::{Cell, Grid, Perplexity};
 use crate::identity::MeasureId;
 use crate::model::EngineRequest;
-use crate::results::{By, RunDescription, StoredResults, factors};
+use crate::results::{By, RunDescription, StoredResults, TextExtent, factors};
 
 /// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
 struct Fake {
@@ -42,23 +42,15 @@ impl Executor for Fake {
             let text = |of: &Perplexity| Measured {
                 asked: of.clone(),
                 measure: MeasureId::Boundary.into(),
+                extent: Some(TextExtent { windows: 256, all: 256, bytes: 1 << 20 }),
                 sample: sample.clone(),
             };
             CellResult { texts: grid.evaluate.perplexity.iter().map(text).collect(), ..unmeasured }
         };
         let cells = grid.cells.iter().map(result).collect();
-        let read = |text: &Perplexity| TextRead {
-            backbone: "llama-3-8b".to_owned(),
-            text: text.clone(),
-            read: TextProtocol { windows: 256, all: 256, bytes: 1 << 20 },
-        };
-        let texts = grid.evaluate.perplexity.iter().map(read).collect();
         Ok(GridOutcome {
             cells,
             inputs: inputs(),
-            texts,
-            tasks: Vec::new(),
-            definitions: Vec::new(),
             engines: BTreeMap::new(),
             rounded: BTreeMap::new(),
             machine: String::new(),

@@ -2,7 +2,7 @@
 
 use crate::artifact::paper::backbone_label;
 use crate::grid::TableEntry;
-use crate::metric::Metric;
+use crate::metric::{Metric, PromptName};
 use crate::recovery;
 use crate::results::record::DENSE;
 use crate::results::{Column, Lead, LeadKind, Row, Table, distinct};
@@ -87,7 +87,7 @@ fn untold(entry: &TableEntry, table: &Table) -> String {
 fn turned(table: Table) -> Table {
     let metrics =
         distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());
-    let prompts: Option<Vec<(usize, usize)>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
+    let prompts: Option<Vec<PromptName>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
     let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
     // Of the words before the numbers those that tell the rows apart; what is removed of it says a dense one itself.
     let pruned = || table.rows.iter().filter(|row| !row.dense);
@@ -97,10 +97,10 @@ fn turned(table: Table) -> Table {
         true => row.lead.last().cloned().unwrap_or_default(),
         false => told.iter().map(|&at| row.lead[at].as_str()).collect::<Vec<_>>().join(" "),
     };
-    let lengths = distinct(prompts.iter().map(|(length, _)| length));
-    let row = |(at, (length, batch)): (usize, &(usize, usize))| Row {
-        lead: vec![length.to_string(), batch.to_string()],
-        block: lengths.iter().position(|known| known == length).unwrap_or_default(),
+    let lengths = distinct(prompts.iter().map(|of| (of.length, of.decode)).collect::<Vec<_>>().iter());
+    let row = |(at, of): (usize, &PromptName)| Row {
+        lead: vec![of.tokens(), of.batch.to_string()],
+        block: lengths.iter().position(|known| *known == (of.length, of.decode)).unwrap_or_default(),
         cells: table.rows.iter().map(|row| row.cells[at].clone()).collect(),
         ..Row::default()
     };

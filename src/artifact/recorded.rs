@@ -28,7 +28,7 @@ const NAMED: usize = 3;
 pub(super) fn unlike(made: &Path, recorded: &Path) -> Result<Option<String>> {
     // Whoever makes it anew from elsewhere has paths that begin at the root.
     let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
-    let read = |folder: &Path| -> Result<(Value, StoredResults)> {
+    let read = |folder: &Path| -> Result<(Value, Vec<StoredNumber>)> {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
         let run = serde_json::from_str(&text).map_err(|error| {
@@ -37,11 +37,14 @@ pub(super) fn unlike(made: &Path, recorded: &Path) -> Result<Option<String>> {
                 .found(error.to_string())
                 .hint("`git checkout` brings a recorded one back; any other folder can be removed and made again")
         })?;
-        Ok((run, StoredResults::read(folder)?))
+        // Races have none: what they say stands in their files.
+        let numbers =
+            if folder.join(StoredResults::FILE).exists() { StoredResults::read(folder)?.numbers } else { Vec::new() };
+        Ok((run, numbers))
     };
     let ((ours, our_numbers), (theirs, their_numbers)) = (read(made)?, read(recorded)?);
     let mut says = Vec::new();
-    says.extend(numbers(&our_numbers.numbers, &their_numbers.numbers));
+    says.extend(numbers(&our_numbers, &their_numbers));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
     says.extend(listed("settings", settings.into_iter().map(|setting| setting.path)));
     says.extend(listed("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));

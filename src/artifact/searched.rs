@@ -2,8 +2,6 @@
 
 use super::figure::{Around, Axis, Dot, Drawing, Figure, Pareto, Plot, Width};
 use crate::error::{Error, Result};
-use crate::grid::RacesEntry;
-use crate::results::{StoredNumber, StoredResults};
 use crate::search::{Candidate, Fate, Found};
 
 /// The files of some searches, by name.
@@ -85,54 +83,4 @@ fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
         }
     }
     Ok(drawings)
-}
-
-/// Each race beside the artifact that scores the same cells on all items: what is best there, and what became of it here.
-pub fn raced_rows(found: &[Found], races: &RacesEntry, whole: Option<&StoredResults>) -> Vec<Vec<String>> {
-    let head = [
-        "backbone",
-        "budget",
-        "best on all items",
-        "found here",
-        "the winner",
-        "judged",
-        "survivors",
-        "items",
-        "items × layers",
-    ];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for of in found {
-        let metric = races.metrics.last().map_or("", String::as_str);
-        let racing =
-            |cell: &str| of.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell));
-        let numbers = whole.map_or(&[][..], |whole| &whole.numbers);
-        let numbers = numbers.iter().filter(|number| number.record.metric == metric && racing(&number.cell).is_some());
-        let best = numbers.max_by(|a, b| {
-            let value = |number: &StoredNumber| number.record.value.unwrap_or(f64::NEG_INFINITY);
-            value(a).total_cmp(&value(b))
-        });
-        let became = best.and_then(|best| racing(&best.cell)).map(|one| match &one.fate {
-            _ if of.winner.as_ref() == Some(&one.cell) => "as the winner".to_owned(),
-            Fate::Survived => "among the survivors".to_owned(),
-            Fate::Out { round, .. } => format!("out after round {round}"),
-            Fate::Failed { .. } | Fate::Slow { .. } => "no".to_owned(),
-        });
-        let none = || "—".to_owned();
-        let best =
-            best.map_or_else(none, |best| format!("{} ({:.2})", best.cell, best.record.value.unwrap_or(f64::NAN)));
-        let judged = of.judged.first().and_then(|judged| Some(of.objectives.first()?.said(judged.scores.first()?)));
-        let share = |part: f64, all: f64| format!("{:.0} %", 100.0 * part / all);
-        rows.push(vec![
-            of.backbone.clone(),
-            of.budget.clone(),
-            best,
-            became.unwrap_or_else(none),
-            of.winner.clone().unwrap_or_else(none),
-            judged.unwrap_or_else(none),
-            format!("{} of {}", of.survivors().count(), of.candidates.len()),
-            share(of.spent.items, of.spent.all_items),
-            share(of.spent.layers, of.spent.all_layers),
-        ]);
-    }
-    rows
 }

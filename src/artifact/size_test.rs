@@ -10,13 +10,13 @@ use super::page::{self, Page};
 use super::page_part::{self, PagePart, sheet};
 use super::{ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
-use crate::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskProtocol, TaskScores, TextProtocol, TextRead};
-use crate::grid::{Cell, Description, Grid, Perplexity, TaskUse};
+use crate::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
+use crate::grid::{Cell, Description, Grid};
 use crate::identity::MeasureId;
 use crate::machine;
-use crate::results::{By, RunDescription};
+use crate::results::{By, RunDescription, TaskExtent, TextExtent};
 use crate::stage::operator::BoundaryResult;
-use crate::tasks::{Answered, Bos, Score, Solutions, Task};
+use crate::tasks::{Answered, Score, Solutions};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
@@ -75,8 +75,8 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     TaskScores { label: key.task().unwrap().name.to_owned(), result, answers }
 }
 
-fn measured<A, S>(asked: A, sample: S) -> Measured<A, S> {
-    Measured { asked, measure: MeasureId::Boundary.into(), sample: Some(sample) }
+fn measured<A, E, S>(asked: A, extent: E, sample: S) -> Measured<A, E, S> {
+    Measured { asked, measure: MeasureId::Boundary.into(), extent: Some(extent), sample: Some(sample) }
 }
 
 fn losses(cell: usize) -> Losses {
@@ -89,6 +89,13 @@ fn outcome(grid: &Grid) -> GridOutcome {
         (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();
     let made = machine::signature();
     let keys = TASKS.map(key);
+    let windows = TextExtent { windows: 256, all: 256, bytes: 1 << 20 };
+    let documents = |key: &Arc<Solutions>| TaskExtent {
+        task: key.task().unwrap(),
+        documents: DOCUMENTS,
+        original: DOCUMENTS,
+        whole: true,
+    };
     let result = |at: usize| {
         let mut cell: Cell = grid.cells.last().unwrap().clone();
         cell.calibration.as_mut().unwrap().seed = at as u64;
@@ -99,37 +106,22 @@ fn outcome(grid: &Grid) -> GridOutcome {
             removed: (1..10).collect(),
             scores: (0..24).map(|layer| (layer, number(layer))).collect(),
             boundaries: vec![boundary(at)],
-            texts: grid.evaluate.perplexity.iter().map(|text| measured(text.clone(), losses(at))).collect(),
+            texts: grid.evaluate.perplexity.iter().map(|text| measured(text.clone(), windows, losses(at))).collect(),
             tasks: grid
                 .evaluate
                 .tasks
                 .iter()
                 .zip(&keys)
-                .map(|(used, key)| measured(used.clone(), scores(key, at)))
+                .map(|(used, key)| measured(used.clone(), documents(key), scores(key, at)))
                 .collect(),
             made_from: kinds.map(part).collect(),
             inputs: inputs.keys().cloned().collect(),
             ..CellResult::unmeasured(cell, 32, None)
         }
     };
-    let task = |name: &&str| TaskProtocol {
-        used: TaskUse { name: (*name).to_owned(), limit: None, bos: Bos::Tokenizer, max_length: None, draw: None },
-        task: Task::find(name).unwrap(),
-        documents: DOCUMENTS,
-        original: DOCUMENTS,
-        whole: true,
-    };
-    let read = |text: &Perplexity| TextRead {
-        backbone: "llama".to_owned(),
-        text: text.clone(),
-        read: TextProtocol { windows: 256, all: 256, bytes: 1 << 20 },
-    };
     GridOutcome {
         cells: (0..CELLS).map(result).collect(),
         inputs: inputs.clone(),
-        texts: grid.evaluate.perplexity.iter().map(read).collect(),
-        tasks: TASKS.iter().map(task).collect(),
-        definitions: Vec::new(),
         engines: BTreeMap::new(),
         rounded: BTreeMap::new(),
         machine: String::new(),

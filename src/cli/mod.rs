@@ -40,6 +40,7 @@ mod home;
 mod init;
 mod known_data;
 mod man;
+mod named_entries;
 #[cfg(test)]
 mod options_test;
 mod out;
@@ -53,6 +54,7 @@ mod run;
 mod schema;
 mod score;
 mod search;
+mod search_grid;
 mod status;
 mod stop;
 mod store;

@@ -206,7 +206,8 @@ fn kept_bytes(folder: &Path) -> u64 {
 /// The claims about each artifact, as a file beside it.
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
     let mut profiles: BTreeMap<String, Vec<Judged<'_>>> = BTreeMap::new();
-    for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder)) {
+    // Races have no numbers, and nothing is claimed of them.
+    for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder) && has_numbers(folder)) {
         let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
         let judged = match profiles.entry(profile) {
             Entry::Occupied(known) => known.into_mut(),
@@ -221,12 +222,18 @@ fn write_claims(folders: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+fn has_numbers(folder: &Path) -> bool {
+    folder.join(StoredResults::FILE).is_file()
+}
+
 /// When the last of some runs was made, and by which programs.
 fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
     let (mut made, mut programs) = (String::new(), BTreeSet::new());
     for folder in folders.iter().filter(|folder| folder.join(Provenance::FILE).is_file()) {
         made = made.max(Provenance::finished(folder).unwrap_or_default());
-        programs.insert(StoredResults::read(folder)?.program);
+        if has_numbers(folder) {
+            programs.insert(StoredResults::read(folder)?.program);
+        }
     }
     Ok((made, programs.into_iter().collect::<Vec<_>>().join(", ")))
 }

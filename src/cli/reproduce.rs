@@ -309,17 +309,18 @@ fn made_one(
         }
         return Ok(MadeArtifact { name, ..MadeArtifact::default() });
     }
-    if let Some(races) = &artifact.description.races {
-        let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
-        let target = target(artifact, &grid, arguments, folders)?;
-        return raced::made(
-            &raced::Race { artifact, races, grid, target: target.path(), results: &folders.results, quiet },
-            runner,
-        );
-    }
     if arguments.fetch {
         let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
         fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
+    }
+    if let Some(races) = &artifact.description.races {
+        let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
+        let target = target(artifact, &grid, arguments, folders)?;
+        let target = if arguments.record { target.recording()? } else { target };
+        return raced::made(
+            &raced::Race { artifact, races, grid, target: &target, results: &folders.results, quiet },
+            runner,
+        );
     }
     let clock = Instant::now();
     let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;

@@ -14,23 +14,20 @@ use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
-use super::known_data::known_data;
+use super::named_entries::{SharedEntries, absolute, backbone, fetchable, is_file, with_entries};
 use super::units::columns;
 use super::{fetch, progress, stop};
 use crate::artifact;
 use crate::corpus::Rule;
-use crate::error::{Error, ErrorKind, Result, nearest};
+use crate::error::{Error, Result};
 use crate::exec;
 use crate::files::atomic::write_atomically;
-use crate::files::gguf::is_gguf;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
-use crate::files::{parts, regular};
-use crate::grid::{self, BackboneFile, EntryKind, Grid, HubSource};
-use crate::hub::Source;
+use crate::grid::{Grid, HubSource};
 use crate::model::Config;
 use crate::quantity::MOST;
 use crate::results::{ModelScore, ModelScores};
-use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
+use crate::tasks::{Bos, DocumentLimit};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -188,14 +185,7 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
 
 /// The grid, with windows that fit the model's context.
 fn grid(arguments: &Arguments) -> Result<Grid> {
-    let load = |length| {
-        Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(|error| match error.kind() {
-            ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
-                error.hint("the same command with --fetch brings it")
-            }
-            _ => error,
-        })
-    };
+    let load = |length| Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable);
     let grid = load(arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context = grid.backbones.values().next().map(|of| Config::read_with_attachments(&of.path)).transpose()?;
     match context.and_then(|config| config.max_positions) {
@@ -242,12 +232,10 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
                 .hint("the nine tasks of the paper are asked as they are there: zero-shot, without a chat template"));
         }
     }
-    let (corpora, read) = shared.texts_of(&arguments.perplexity, length, &arguments.rule, arguments.windows)?;
+    let (corpora, read) =
+        shared.texts_of("--perplexity", &arguments.perplexity, length, &arguments.rule, arguments.windows)?;
     let mut grid = json!({"name": "score", "backbone": [name], "evaluate": {}});
-    let parts = [("backbones", backbone), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
-    for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
-        grid[key] = part;
-    }
+    with_entries(&mut grid, backbone, tasks, corpora);
     for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
         grid["evaluate"][key] = Value::Array(list);
     }
@@ -299,257 +287,6 @@ fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> 
         })?;
     }
     Ok(())
-}
-
-/// The tokens of a window as they stand behind a text.
-fn window(given: &str, length: &str) -> Result<usize> {
-    let known = length.parse().ok().filter(|length| (2..=MOST).contains(length));
-    known.ok_or_else(|| {
-        Error::bad_input("the tokens of a window cannot be used")
-            .at(format!("--perplexity {given}"))
-            .expected(format!("TEXT@TOKENS, with 2 to {MOST} tokens"))
-            .found(format!("`{length}`"))
-    })
-}
-
-/// Texts and tasks that a profile's file defines, by name, with paths that are whole.
-#[derive(Default)]
-pub(super) struct SharedEntries {
-    corpora: Map<String, Value>,
-    tasks: Map<String, Value>,
-}
-
-impl SharedEntries {
-    /// Those of a profile, or of the one that a model's entry names.
-    pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
-        let profile = match profile {
-            Some(profile) => Some(profile.clone()),
-            None => own_profile(model)?,
-        };
-        Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
-    }
-
-    fn read(name: &str) -> Result<Self> {
-        let file = Path::new("profiles").join(name).with_extension("yaml");
-        let folders = [Some(PathBuf::new()), home::experiments(None).ok()];
-        let files: Vec<PathBuf> = folders.into_iter().flatten().map(|folder| folder.join(&file)).collect();
-        let Some(path) = files.iter().find(|path| path.is_file()) else {
-            let looked: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            return Err(Error::missing("there is no profile of that name")
-                .at(format!("--profile {name}"))
-                .expected(looked.join(", or "))
-                .found("nothing")
-                .hint("leave --profile out, and name files of texts and tasks instead"));
-        };
-        let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
-        let all: Value = serde_saphyr::from_str(&text).map_err(|error| {
-            Error::bad_input("the profile cannot be read").at(path.display().to_string()).found(error.to_string())
-        })?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let entries = |key: &str| -> Result<Map<String, Value>> {
-            let mut entries = all[key].as_object().cloned().unwrap_or_default();
-            for entry in entries.values_mut() {
-                if let Some(path) = entry["path"].as_str() {
-                    entry["path"] = json!(absolute(&folder.join(path).display().to_string())?);
-                }
-            }
-            Ok(entries)
-        };
-        Ok(Self { corpora: entries("corpora")?, tasks: entries("tasks")? })
-    }
-
-    /// Tasks as a command line names them: the entries that a grid needs for them, and how it uses them.
-    pub(super) fn tasks_of(
-        &self,
-        asked: &[String],
-        bos: Bos,
-        limit: Option<DocumentLimit>,
-    ) -> Result<(Map<String, Value>, Vec<Value>)> {
-        let (mut tasks, mut used) = (Map::new(), Vec::new());
-        for given in asked {
-            let (task, file) = match given.split_once('=') {
-                Some((task, file)) => (task.to_owned(), Some(file)),
-                None if is_file(given)? => (stem(given), Some(given.as_str())),
-                None => (given.clone(), None),
-            };
-            match (file, self.tasks.get(&task)) {
-                (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, self)),
-                (Some(file), _) => drop(tasks.insert(task.clone(), json!({"path": absolute(file)?}))),
-                (None, Some(entry)) => drop(tasks.insert(task.clone(), entry.clone())),
-                (None, None) if known(EntryKind::Task, &task) => {}
-                (None, None) => match known_data(EntryKind::Task, &task) {
-                    Some(entry) => drop(tasks.insert(task.clone(), entry)),
-                    None => return Err(unknown_task(&task, self)),
-                },
-            }
-            let mut entry = json!({"name": task, "bos": bos});
-            if let Some(limit) = limit {
-                entry["limit"] = json!(limit.value());
-            }
-            used.push(entry);
-        }
-        Ok((tasks, used))
-    }
-
-    /// The same of texts, in windows of `length` tokens where they do not say otherwise.
-    pub(super) fn texts_of(
-        &self,
-        asked: &[String],
-        length: usize,
-        rule: &str,
-        windows: Option<u32>,
-    ) -> Result<(Map<String, Value>, Vec<Value>)> {
-        let (mut corpora, mut read) = (Map::new(), Vec::new());
-        for given in asked {
-            let (text, own) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
-                Some((text, own)) => (text, window(given, own)?),
-                None => (given.as_str(), length),
-            };
-            let mut entry = Map::new();
-            let file = is_file(text)?;
-            let corpus = if file { stem(text) } else { text.to_owned() };
-            match self.corpora.get(&corpus) {
-                _ if file => {
-                    entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(rule))]);
-                }
-                Some(Value::Object(shared)) => entry.extend(shared.clone()),
-                _ if known(EntryKind::Corpus, &corpus) => {}
-                _ => match known_data(EntryKind::Corpus, &corpus) {
-                    Some(Value::Object(of_hub)) => entry.extend(of_hub),
-                    _ => return Err(unknown_text(&corpus, self)),
-                },
-            }
-            entry.extend(windows.map(|limit| ("limit".into(), json!(limit))));
-            if !entry.is_empty() {
-                corpora.insert(corpus.clone(), Value::Object(entry));
-            }
-            read.push(json!({"corpus": corpus, "length": own}));
-        }
-        Ok((corpora, read))
-    }
-}
-
-/// The profile that the model's entry in `backbones/` names: the entry of that name, or the one whose folder it is.
-fn own_profile(model: &str) -> Result<Option<String>> {
-    let Ok(folder) = home::experiments(None) else { return Ok(None) };
-    let whole = |path: &Path| std::fs::canonicalize(path).ok();
-    let is_it = |of: &BackboneFile| {
-        of.name == model || of.path.as_deref().and_then(whole).is_some_and(|path| whole(Path::new(model)) == Some(path))
-    };
-    // What is wrong with an entry that is not meant is for who means it.
-    let entries = grid::backbone_files(&folder).unwrap_or_default();
-    Ok(entries.into_iter().find(is_it).and_then(|of| of.profile))
-}
-
-/// Whether an entry of that name is found.
-fn known(kind: EntryKind, name: &str) -> bool {
-    grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
-}
-
-fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
-    let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
-    let with_data =
-        [grid::names_around(Path::new(FILE), EntryKind::Task), shared.tasks.keys().cloned().collect()].concat();
-    let without = kinds.contains(&name.to_owned());
-    let error = Error::bad_input(if without {
-        format!("of the task `{name}` no data is named")
-    } else {
-        format!("unknown task `{name}`")
-    });
-    let forms = "FILE that is called after its task, or NAME=FILE";
-    let error = error.at(format!("--tasks {name}")).found(format!("`{name}`")).expected(
-        match with_data.is_empty() || without {
-            true => format!("{forms}, where NAME is one of {}", kinds.join(", ")),
-            false => format!(
-                "one of {}; or {forms}, where NAME is one of {}",
-                sorted(with_data).join(", "),
-                kinds.join(", ")
-            ),
-        },
-    );
-    match nearest(name, kinds.iter().map(String::as_str)).filter(|_| !without) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None if without => error.hint(format!("for example --tasks {name}=questions.jsonl")),
-        None => error.hint(
-            "a task of lm-evaluation-harness needs its definition: --tasks FILE.yaml, or --definitions FOLDER (its lm_eval/tasks)",
-        ),
-    }
-}
-
-fn unknown_text(name: &str, shared: &SharedEntries) -> Error {
-    let names =
-        [grid::names_around(Path::new(FILE), EntryKind::Corpus), shared.corpora.keys().cloned().collect()].concat();
-    let names = sorted(names);
-    let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("--perplexity {name}"));
-    let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with its tokens of a window as FILE@TOKENS";
-    let error = error.found(format!("`{name}`")).expected(match names.is_empty() {
-        true => forms.to_owned(),
-        false => format!("one of {}; or {forms}", names.join(", ")),
-    });
-    match nearest(name, names.iter().map(String::as_str)) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error.hint("for example --perplexity notes.txt@1024"),
-    }
-}
-
-fn sorted(mut names: Vec<String>) -> Vec<String> {
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// What the grid calls the model, and its entry where that is not a file's.
-pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
-    let folder = Path::new(model);
-    if parts::is_backbone(folder) {
-        // What is no model is told first.
-        Config::read_with_attachments(folder)?;
-        let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
-        let name: String =
-            whole.components().next_back().map_or(String::new(), |name| name.as_os_str().to_string_lossy().into());
-        let name = if is_gguf(folder) { name[..name.len() - ".gguf".len()].to_owned() } else { name };
-        return Ok((name.clone(), json!({ name: {"path": absolute(model)?} })));
-    }
-    if !model.contains('/') {
-        return Ok((model.to_owned(), json!({})));
-    }
-    let missing = || {
-        Error::missing("the model is not there")
-            .at(model)
-            .expected("a folder, or `org/name` of the hub")
-            .hint("check the path for a typing error")
-    };
-    let source = Source::parse(model).map_err(|_| missing())?;
-    let (hub, revision) = (source.repo.to_string(), source.revision().to_owned());
-    let name = hub.rsplit('/').next().unwrap_or_default().to_owned();
-    Ok((name.clone(), json!({ name: {"hub": hub, "revision": revision} })))
-}
-
-/// Paths in a grid begin at its folder.
-fn absolute(path: &str) -> Result<String> {
-    let whole = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
-    whole.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
-}
-
-/// Whether a text means a file and not a name.
-///
-/// # Errors
-/// It can only be a file, and there is none.
-fn is_file(text: &str) -> Result<bool> {
-    let there = Path::new(text).exists();
-    if !there && text.contains(std::path::MAIN_SEPARATOR) {
-        return Err(Error::bad_input("there is no such file")
-            .at(text)
-            .expected("a file, or a name without a path")
-            .hint("check the path for a typing error"));
-    }
-    Ok(there && (text.contains(['/', '.']) || Path::new(text).is_file()))
-}
-
-/// A file's name up to its first point.
-fn stem(path: &str) -> String {
-    let name = Path::new(path).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 /// A line for each score.

@@ -5,11 +5,11 @@ use ghostlab_definitions::results::judged;
 use ghostlab_definitions::{Answer, Ask, Request};
 use serde_json::{Map, Value, json};
 
-use super::outcome::GridOutcome;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::plan::Plan;
+use crate::results::GridOutcome;
 use crate::stage::tokens::defined;
 use crate::work::inputs::Given;
 use crate::work::settings::RunSettings;

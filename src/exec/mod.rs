@@ -1,10 +1,8 @@
-//! Floor 2: running a grid. Order, preflight, limits, events, interruption; what a job computes is the science's business.
+//! Floor 3: running a grid. Order, preflight, limits, events, interruption; what a job computes is the science's business.
 //!
 //! A run makes the artifacts that its plan names and the store lacks, and reads its outcome from the store.
 
-mod cell_result;
 mod harness_samples;
-mod outcome;
 mod overview;
 mod preflight;
 mod preflight_limits;
@@ -14,12 +12,9 @@ mod run;
 mod sample;
 mod schedule;
 mod share;
-mod stored;
 mod time_left;
 
-pub use cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores, harness_scores};
 pub use harness_samples::harness_samples;
-pub use outcome::{DefinedProtocol, GridOutcome, TaskProtocol, TextProtocol, TextRead};
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, Where, preflight};
 pub use prepare::prepare;
@@ -28,6 +23,7 @@ pub use run::{Worked, run, stored, work};
 pub use sample::{Computed, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost};
 pub use time_left::TimeLeft;
 
+pub use crate::results::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
 pub use crate::stage::program::stored_program;
 pub use crate::work::event::{Event, JobStarted, Reporter, Work, WorkKind};
 pub use crate::work::limits::WorkerLimits;

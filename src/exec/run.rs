@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use super::outcome::GridOutcome;
 use super::preflight::{Preflight, Where, preflight};
 use super::preflight_limits;
 use super::schedule::{self, Limits, Scheduled, TaskHooks};
@@ -12,6 +11,7 @@ use super::share::SeatClaim;
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
+use crate::results::GridOutcome;
 use crate::stage::group::{Going, Job, Order, Tools};
 use crate::stage::latency;
 use crate::stage::program::Programs;

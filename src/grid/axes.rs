@@ -147,7 +147,7 @@ fn built<M: MethodAxis + ?Sized>(at: &At<'_>, entries: &[MethodEntry]) -> Result
     list::each_once(&at.key(M::KEY), &written)?;
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, place } in &written {
-        let value = M::method(&method.name, &method.options).map_err(|error| {
+        let value = Method::new(&method.name, &method.options).map_err(|error| {
             // Of several methods at one place the message has to say which one it means.
             let shared = written.iter().filter(|other| other.place == *place).count() > 1;
             let error = if shared { error.at(method.to_string()) } else { error };

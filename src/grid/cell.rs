@@ -9,7 +9,9 @@ use crate::criterion::Criterion;
 use crate::recovery::Recovery;
 
 /// The keys of the axes that say how layers are cut out: a grid has all of them or none.
-pub(super) const CUT_AXES: [&str; 4] = ["criterion", "depth", "recovery", "calibration"];
+pub(super) const CUT_AXES: [&str; 4] = ["criterion", DEPTH, "recovery", "calibration"];
+/// The axis of how many layers go.
+pub(super) const DEPTH: &str = "depth";
 /// The keys of all axes, in the order in which a cell's name has those that it has.
 pub(super) const AXES: [&str; 5] = ["backbone", CUT_AXES[0], CUT_AXES[1], CUT_AXES[2], CUT_AXES[3]];
 

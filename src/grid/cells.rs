@@ -10,6 +10,7 @@ use super::disk::Backbone;
 use super::limits;
 use super::node::YamlPosition;
 use super::pattern::Pattern;
+use super::search::{Search, Unselectable};
 use crate::criterion::PruneSpec;
 use crate::error::{Error, Result};
 
@@ -63,17 +64,64 @@ pub(super) fn cells(
     }
 }
 
-/// Refuses a depth that a criterion cannot select on a backbone, though it is below its layers.
-pub(super) fn selectable(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Result<()> {
-    let mut asked = HashSet::new();
-    for Positioned { value: Cell { backbone, criterion, depth, .. }, place } in cells {
-        let Some(criterion) = criterion else { continue };
+/// A depth that a criterion cannot choose on a backbone, though it is below its layers; and why.
+pub(super) struct Impossible {
+    cell: Cell,
+    place: YamlPosition,
+    error: Error,
+}
+
+impl Impossible {
+    /// As an error where it is written.
+    pub(super) fn into_error(self) -> Error {
+        self.error.at(self.place.to_string())
+    }
+}
+
+/// The depths that criteria cannot choose, each once.
+pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
+    let (mut asked, mut impossible) = (HashSet::new(), Vec::new());
+    for Positioned { value: cell, place } in cells {
+        let Cell { backbone, criterion: Some(criterion), depth, .. } = cell else { continue };
         if asked.insert((backbone, criterion, depth)) {
             let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: *depth };
-            criterion.rule.check(&cut).map_err(|error| error.at(place.to_string()))?;
+            if let Err(error) = criterion.rule.check(&cut) {
+                impossible.push(Impossible { cell: cell.clone(), place: place.clone(), error });
+            }
         }
     }
-    Ok(())
+    impossible
+}
+
+/// Leaves out of a search what its criteria cannot choose.
+///
+/// # Errors
+/// Of a backbone, or of a number of layers that the budget asks for, nothing would be left: why.
+pub(super) fn without_impossible(
+    mut cells: Vec<Positioned<Cell>>,
+    backbones: &BTreeMap<String, Backbone>,
+    search: &mut Search,
+) -> Result<Vec<Positioned<Cell>>> {
+    let impossible = impossible(&cells, backbones);
+    let same = |a: &Cell, b: &Cell| (&a.backbone, &a.criterion, a.depth) == (&b.backbone, &b.criterion, b.depth);
+    cells.retain(|of| !impossible.iter().any(|one| same(&one.cell, &of.value)));
+    let layers = search.budget.layers.clone();
+    for one in impossible {
+        let Cell { backbone, criterion, depth, .. } = &one.cell;
+        let beside =
+            |of: &Cell| of.backbone == *backbone && !of.is_dense() && (layers.is_empty() || of.depth == *depth);
+        let wanted = layers.is_empty() || layers.contains(depth);
+        if wanted && !cells.iter().any(|of| beside(&of.value)) {
+            return Err(one.into_error());
+        }
+        search.unselectable.push(Unselectable {
+            backbone: backbone.clone(),
+            criterion: criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
+            depth: *depth,
+            reason: one.error.one_line(),
+        });
+    }
+    Ok(cells)
 }
 
 fn dense_of(backbone: &Positioned<String>) -> Positioned<Cell> {

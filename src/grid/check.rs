@@ -292,7 +292,7 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     }
 }
 
-/// Each length with each batch.
+/// Each length with each batch and each count of new tokens.
 fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> {
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
@@ -307,11 +307,18 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
             Some(batches) => counts("batch", batches, "the number of sequences of a timed prompt")?,
             None => vec![at.placed(1)],
         };
-        limits::few_enough(&[lengths.len(), batches.len()], &at.place())?;
-        for length in &lengths {
-            let prompt = |batch: &Positioned<usize>| Latency { length: length.value, batch: batch.value };
-            prompts
-                .extend(batches.iter().map(|batch| Positioned { value: prompt(batch), place: length.place.clone() }));
+        let new = match entry.decode.written() {
+            Some(new) => counts("decode", new, "the number of tokens decoded behind a timed prompt")?,
+            None => Vec::new(),
+        };
+        limits::few_enough(&[lengths.len(), batches.len(), new.len().max(1)], &at.place())?;
+        let new: Vec<Option<usize>> = match new.is_empty() {
+            true => vec![None],
+            false => new.into_iter().map(|of| Some(of.value)).collect(),
+        };
+        for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
+            let prompt = |decode: &Option<usize>| Latency { length: length.value, batch: batch.value, decode: *decode };
+            prompts.extend(new.iter().map(|of| Positioned { value: prompt(of), place: length.place.clone() }));
         }
     }
     if entries.written().is_some() {

@@ -13,6 +13,7 @@ use super::defined::{Asking, DataEntry, DefinitionEntry, DefinitionUse, GroupUse
 use super::draw::Draw;
 use super::many::Many;
 use super::references;
+use crate::metric::PromptName;
 use crate::tasks::Bos;
 
 /// What every variant is scored on.
@@ -54,17 +55,27 @@ impl fmt::Display for Perplexity {
     }
 }
 
-/// The prompt of a latency: `batch` sequences of `length` tokens.
+/// The prompt of a latency: `batch` sequences of `length` tokens, behind which `decode` tokens are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
     pub length: usize,
     pub batch: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<usize>,
 }
 
-/// `512×4`
+impl Latency {
+    /// As metrics call it.
+    pub fn name(self) -> PromptName {
+        let Self { length, batch, decode } = self;
+        PromptName { length, batch, decode }
+    }
+}
+
+/// `512×4`, `512×4+64`
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}×{}", self.length, self.batch)
+        self.name().fmt(f)
     }
 }
 
@@ -109,7 +120,7 @@ pub(super) struct EvaluateEntry {
     /// Zero-shot multiple choice; one column of the table for each task, and one for their average.
     #[serde(default)]
     pub(super) tasks: Many<TaskUseEntry>,
-    /// Time and memory of a forward pass over a prompt, all variants of a backbone side by side.
+    /// Time and memory of a forward pass over a prompt, and of new tokens behind it, all variants of a backbone side by side.
     #[serde(default)]
     pub(super) latency: Many<LatencyEntry>,
     /// Further metrics of the texts and tasks that are scored, each in columns of its own: `bits_per_byte`, ….
@@ -117,7 +128,7 @@ pub(super) struct EvaluateEntry {
     pub(super) metrics: Many<String>,
 }
 
-/// Prompts: each length with each batch.
+/// Prompts: each length with each batch and each count of new tokens.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LatencyEntry {
@@ -128,6 +139,10 @@ pub(super) struct LatencyEntry {
     #[serde(default)]
     #[schemars(schema_with = "references::counts")]
     pub(super) batch: Many<usize>,
+    /// New tokens of each sequence that are decoded behind the prompt, one after the other; none by default.
+    #[serde(default)]
+    #[schemars(schema_with = "references::counts")]
+    pub(super) decode: Many<usize>,
 }
 
 /// Perplexity: each corpus with each length.

@@ -38,11 +38,11 @@ pub trait MethodAxis: 'static {
     /// The methods that there are, and their options.
     fn described() -> Vec<Described>;
 
-    /// The method of a name, with its options.
+    /// What the registry has under a name, with the options filled in, and how its operator is trained.
     ///
     /// # Errors
     /// An unknown name, unknown or wrong options, saying what is wrong; the grid adds the place.
-    fn method(name: &str, options: &Options) -> Result<Method<Self>>;
+    fn build(name: &str, options: &Options) -> Result<(Box<Self>, Options, Option<Finetune>)>;
 }
 
 impl MethodAxis for dyn Criterion {
@@ -52,10 +52,9 @@ impl MethodAxis for dyn Criterion {
         criterion::described()
     }
 
-    fn method(name: &str, options: &Options) -> Result<Method<Self>> {
-        let (name, options, resolved) = (name.to_owned(), options.clone(), criterion::resolve(name, options)?);
-        let rule = Arc::from(criterion::build(&name, &options)?);
-        Ok(Method { name, options, resolved, training: None, rule })
+    fn build(name: &str, options: &Options) -> Result<(Box<Self>, Options, Option<Finetune>)> {
+        let (rule, resolved) = criterion::resolved(name, options)?;
+        Ok((rule, resolved, None))
     }
 }
 
@@ -66,19 +65,30 @@ impl MethodAxis for dyn Recovery {
         recovery::described()
     }
 
-    fn method(name: &str, options: &Options) -> Result<Method<Self>> {
-        let (name, options, resolved) = (name.to_owned(), options.clone(), recovery::resolve(name, options)?);
-        let training = recovery::finetune(&name, &options)?;
-        let rule = Arc::from(recovery::build(&name, &options)?);
-        Ok(Method { name, options, resolved, training, rule })
+    fn build(name: &str, options: &Options) -> Result<(Box<Self>, Options, Option<Finetune>)> {
+        recovery::resolved(name, options)
     }
 }
 
-#[cfg(test)]
 impl<M: MethodAxis + ?Sized> Method<M> {
+    /// The method of a name, with its options.
+    ///
+    /// # Errors
+    /// As [`MethodAxis::build`].
+    pub fn new(name: &str, options: &Options) -> Result<Self> {
+        let (rule, resolved, training) = M::build(name, options)?;
+        Ok(Self { name: name.to_owned(), options: options.clone(), resolved, training, rule: Arc::from(rule) })
+    }
+
+    /// What a method is whose options are left out; nothing of one that cannot be without.
+    pub fn defaults(name: &str) -> Options {
+        Self::new(name, &Options::new()).map(|of| of.resolved).unwrap_or_default()
+    }
+
     /// A method without options.
+    #[cfg(test)]
     pub(crate) fn named(name: &str) -> Self {
-        M::method(name, &Options::new()).unwrap()
+        Self::new(name, &Options::new()).unwrap()
     }
 }
 
@@ -114,7 +124,7 @@ impl<M: MethodAxis + ?Sized> fmt::Debug for Method<M> {
 impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let WrittenMethod { name, options } = WrittenMethod::deserialize(deserializer)?;
-        M::method(&name, &options).map_err(|error| de::Error::custom(error.one_line()))
+        Self::new(&name, &options).map_err(|error| de::Error::custom(error.one_line()))
     }
 }
 

@@ -63,7 +63,7 @@ pub use name::give as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
 pub use need::{Around, Found, HubSource, Need};
 pub use schema_json::json_schema;
-pub use search::{Budget, Search};
+pub use search::{Budget, Search, Unselectable};
 pub use shards::Stream;
 pub use weights::CalibratedOn;
 
@@ -178,7 +178,13 @@ impl Grid {
             axes.round(&checked.weights, &mut backbones)?;
         }
         let cells = cells::cells(&checked.axes, &includes, &checked.excludes, &backbones)?;
-        cells::selectable(&cells, &backbones)?;
+        let cells = match &mut checked.search {
+            Some(search) => cells::without_impossible(cells, &backbones, search)?,
+            None => match cells::impossible(&cells, &backbones).into_iter().next() {
+                Some(first) => return Err(first.into_error()),
+                None => cells,
+            },
+        };
 
         // What is used is known now; the rest need not be there.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();

@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use serde_json::{Map, Value};
 
 use super::cell::Cell;
-use super::method::{Method, MethodAxis};
-use crate::criterion;
+use super::method::Method;
+use crate::criterion::{self, Criterion};
 use crate::files::sha256;
 use crate::options::Options;
+use crate::recovery::Recovery;
 
 /// Most bytes of a backbone's name, of one further part, and of all: a file's ending, and what a temporary file is called
 /// besides, stay within the 255 that file systems allow.
@@ -61,16 +62,13 @@ struct Known {
 
 impl Known {
     fn of(cells: &[Cell]) -> Self {
-        fn without<M: MethodAxis + ?Sized>(of: &Method<M>) -> Options {
-            M::method(&of.name, &Options::new()).map(|of| of.resolved).unwrap_or_default()
-        }
         let mut defaults = BTreeMap::new();
         for cell in cells {
             if let Some(of) = &cell.criterion {
-                defaults.entry((0, of.name.clone())).or_insert_with(|| without(of));
+                defaults.entry((0, of.name.clone())).or_insert_with(|| Method::<dyn Criterion>::defaults(&of.name));
             }
             if let Some(of) = &cell.recovery {
-                defaults.entry((1, of.name.clone())).or_insert_with(|| without(of));
+                defaults.entry((1, of.name.clone())).or_insert_with(|| Method::<dyn Recovery>::defaults(&of.name));
             }
         }
         Self { short: criterion::described().into_iter().map(|of| (of.name, of.short)).collect(), defaults }

@@ -1,14 +1,14 @@
 use serde_json::json;
 
 use super::*;
-use crate::grid::Calibration;
+use crate::grid::{Calibration, MethodAxis};
 use crate::recovery;
 
 /// A method as a grid has it: `{"name": "ghosted", "solver": "svd"}`.
 fn method<M: MethodAxis + ?Sized>(written: &Value) -> Method<M> {
     let mut options = written.as_object().unwrap().clone();
     let name = options.remove("name").unwrap();
-    M::method(name.as_str().unwrap(), &options).unwrap()
+    Method::new(name.as_str().unwrap(), &options).unwrap()
 }
 
 fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calibration: &Value) -> Cell {

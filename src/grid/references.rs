@@ -1,15 +1,25 @@
 //! Where the schema of a grid points to what only the registry knows, and counts that may be lists.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::cell::CUT_AXES;
+use super::cell::{CUT_AXES, DEPTH};
 use super::many::one_or_list;
 
-/// Each axis of a cut asks for the other three.
+/// Each axis of a cut asks for the other three; where the budget of a search has `layers`, depths may be left out.
 pub(super) fn all_or_none() -> Map<String, Value> {
-    let others = |key: &str| CUT_AXES.into_iter().filter(|other| *other != key).collect::<Vec<_>>();
-    CUT_AXES.into_iter().map(|key| (key.to_owned(), others(key).into())).collect()
+    let layers = json!({"required": ["search"], "properties": {
+        "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
+    }});
+    let others = |key: &str| -> Value {
+        let mut others: Vec<&str> = CUT_AXES.into_iter().filter(|other| *other != key).collect();
+        if !others.contains(&DEPTH) {
+            return others.into();
+        }
+        others.retain(|other| *other != DEPTH);
+        json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
+    };
+    CUT_AXES.into_iter().map(|key| (key.to_owned(), others(key))).collect()
 }
 
 /// A definition that `schema_json` adds, by its name there.

@@ -25,6 +25,27 @@ pub struct Search {
     pub seed: u64,
     /// What speed is counted and measured over.
     pub prompt: Latency,
+    /// What cannot be chosen, and so is no candidate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unselectable: Vec<Unselectable>,
+}
+
+/// A criterion that cannot choose so many layers of a backbone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unselectable {
+    pub backbone: String,
+    /// With its options.
+    pub criterion: String,
+    pub depth: usize,
+    pub reason: String,
+}
+
+/// `llm-streamline at 15 layers`
+impl fmt::Display for Unselectable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { criterion, depth, .. } = self;
+        write!(f, "{criterion} at {depth} layer{}", if *depth == 1 { "" } else { "s" })
+    }
 }
 
 /// What a variant has to meet. Several bounds are met together; several `layers` are a search each.
@@ -109,12 +130,15 @@ struct PromptEntry {
     /// Sequences that are read together; 1 by default.
     #[serde(default)]
     batch: Option<usize>,
+    /// New tokens of each sequence that are decoded behind it, whose time counts with its own; none by default.
+    #[serde(default)]
+    decode: Option<usize>,
 }
 
 /// The chance of any false exit where a file says nothing.
 const ALPHA: f64 = 0.05;
 /// The prompt where a file says nothing.
-const PROMPT: Latency = Latency { length: 512, batch: 1 };
+const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
     /// What is scored, as `evaluate` would have it.
@@ -144,12 +168,16 @@ impl SearchEntry {
         if let Some(items) = self.items {
             limits::count(1, items, "the number of items", &at.key("items").place())?;
         }
-        let prompt =
-            self.prompt.as_ref().map_or(PROMPT, |of| Latency { length: of.length, batch: of.batch.unwrap_or(1) });
-        for (key, value) in [("length", prompt.length), ("batch", prompt.batch)] {
+        let prompt = self.prompt.as_ref().map_or(PROMPT, |of| Latency {
+            length: of.length,
+            batch: of.batch.unwrap_or(1),
+            decode: of.decode,
+        });
+        let sizes = [("length", Some(prompt.length)), ("batch", Some(prompt.batch)), ("decode", prompt.decode)];
+        for (key, value) in sizes.into_iter().filter_map(|(key, value)| Some((key, value?))) {
             limits::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
         }
-        Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt })
+        Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt, unselectable: Vec::new() })
     }
 }
 

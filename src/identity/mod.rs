@@ -242,12 +242,15 @@ pub enum MeasureId {
         /// Tokens of a batch.
         batch: usize,
     },
-    /// The time of a pass over a prompt.
+    /// The time of a pass over a prompt, and of what is decoded behind it.
     Prefill {
         /// Tokens of a sequence.
         length: usize,
         /// Sequences that are read together.
         batch: usize,
+        /// New tokens of each sequence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decode: Option<usize>,
         warmups: usize,
         rounds: usize,
         machine: Canonical,

@@ -24,6 +24,7 @@ use crate::stage::tokens::{self, RequestsOf};
 use crate::tasks::{self, Task};
 use crate::work::inputs::{BackboneFiles, Inputs};
 use ghostlab_definitions::metric::Output;
+use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
@@ -109,7 +110,7 @@ impl<'a> Contents<'a> {
         let data = &self.grid.tasks[&used.name];
         let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
         let files: Vec<PathBuf> = task.files(&data.path)?;
-        let formats = files.iter().map(|file| tasks::format(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+        let formats = files.iter().map(|file| row_format(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
         let rows = files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
         let (limit, bos) = (self.inputs.limit(used)?, used.bos.to_string());
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
@@ -153,7 +154,7 @@ impl<'a> Contents<'a> {
         let hashes =
             |files: &[PathBuf]| files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<_>>();
         let formats =
-            |files: &[PathBuf]| files.iter().map(|file| tasks::format(file).map(str::to_owned)).collect::<Result<_>>();
+            |files: &[PathBuf]| files.iter().map(|file| row_format(file).map(str::to_owned)).collect::<Result<_>>();
         let count = definition.shots(how.shots);
         let shots = (count > 0).then(|| -> Result<ShotsId> {
             let files = of.example_files(how);
@@ -197,6 +198,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     MeasureId::Prefill {
         length: prompt.length,
         batch: prompt.batch,
+        decode: prompt.decode,
         warmups,
         rounds: timed,
         machine: Canonical::of(machine),

@@ -129,9 +129,8 @@ fn of_backbone(
         jobs.push((Job { group: &scores::GROUP, place }, scores::cost(config, &all, &missing, &load)));
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
-        let load = Load::windows(prompt.length * prompt.batch, prompt.length);
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
-        jobs.push((Job { group: &latency::GROUP, place }, latency::cost(config, &all, &load, left)));
+        jobs.push((Job { group: &latency::GROUP, place }, latency::cost(config, &all, prompt, left)));
     }
     let (mut operators, mut mapped) = (0, 0);
     for (place, calibration) in backbone.calibrations.iter().enumerate() {

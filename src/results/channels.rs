@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
+use super::cell_result::CellResult;
 use super::csv::failed;
 use super::parquet::write_parts;
 use crate::error::Result;
-use crate::exec::CellResult;
 
 /// A results folder's per-channel errors.
 pub const CHANNELS: &str = "channels.parquet";

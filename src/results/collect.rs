@@ -7,10 +7,11 @@ use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
+use super::cell_result::{CellResult, Measured, TaskScores};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
+use super::outcome::GridOutcome;
 use super::record::{Condition, DENSE, Record};
 use super::{Asked, Factors, Protocol, factors, stem};
-use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
 use crate::identity::MeasureId;
 use crate::metric::{ENTRIES, Metric, MetricEntry, Of, RepairSample, Shown, TaskSample, TextSample};
@@ -21,48 +22,38 @@ use crate::tasks::Measure;
 /// What an outcome has measured, cell by cell. `named` are the options that are part of a method's name.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::of(outcome, named);
-    let mut cells = Vec::new();
-    for result in &outcome.cells {
-        let mut numbers = Vec::new();
-        let (condition, cell) = (labels.condition(result), result.cell.to_string());
-        let calibration = calibrated(grid, &result.cell);
+    let columns = Protocol::columns(grid, outcome);
+    let unlike = outcome.unlike_vocabularies(grid);
+    // What is derived of another stands before it.
+    let shown = ENTRIES.iter().rev().copied().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
+    let shown: Vec<&'static MetricEntry> = shown.collect();
+    let cell = |result: &CellResult| {
         let variant = Arc::new(factors::of_cell(&result.cell));
-        let (told, engine) = (Arc::new(labels.told(&variant)), outcome.engines.get(&result.cell.backbone).copied());
-        let mut push = |of: Number<'_>| {
-            let Number { metric, asked, scored, estimate, sample, measure, measures } = of;
-            let value = estimate.map(|of| of.value).filter(|value| value.is_finite());
-            let error = estimate.and_then(|of| of.stderr);
-            let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
-            let unidentified = grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone());
-            let repairs = result.boundaries.iter().any(|boundary| boundary.undetermined);
-            let undetermined = repairs || !result.selection_notes.is_empty();
-            let (variant, told, calibration) = (Arc::clone(&variant), Arc::clone(&told), calibration.clone());
-            let scored = scored.to_vec();
-            let identity = result.identity.clone();
-            let setup = Setup {
-                identity,
-                measures,
-                variant,
-                measure,
-                told,
-                engine,
-                scored,
-                calibration,
-                unidentified,
-                undetermined,
-            };
-            let asked = asked.unwrap_or_else(|| Asked::besides(&metric));
-            let (cell, failure) = (cell.clone(), result.failure.clone());
-            numbers.push(Arc::new(Measurement { cell, asked, record, metric, setup, sample, failure }));
+        let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
+        let setup = Setup {
+            identity: result.identity.clone(),
+            told: Arc::new(labels.told(&variant)),
+            engine: outcome.engines.get(&result.cell.backbone).copied(),
+            calibration: calibrated(grid, &result.cell),
+            unidentified: grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone()),
+            undetermined: undetermined || !result.selection_notes.is_empty(),
+            variant,
+            ..Setup::default()
         };
-        texts(grid, outcome, result, &mut push);
-        tasks(grid, outcome, result, &mut push);
-        defined(grid, outcome, result, &mut push);
-        latencies(grid, outcome, result, &mut push);
-        boundaries(result, reference(outcome, &result.cell), &mut push);
-        cells.push(CellSummary { numbers, ..summary(result) });
-    }
-    Results::new(cells, Protocol::columns(grid, outcome))
+        let (condition, summary) = (labels.condition(result), summary(result));
+        let mut numbers = Numbers { grid, outcome, result, condition, setup, all: Vec::new() };
+        numbers.texts(&shown);
+        numbers.tasks(&shown);
+        numbers.defined(&columns);
+        numbers.latencies();
+        for (metric, value) in repairs(result, reference(outcome, &result.cell)) {
+            let value = value.map(|value| Measure { value, stderr: None });
+            numbers.push(metric, None, &Measures::default(), value, None);
+        }
+        CellSummary { numbers: numbers.all, ..summary }
+    };
+    let cells = outcome.cells.iter().map(cell).collect();
+    Results::new(cells, columns)
 }
 
 fn summary(result: &CellResult) -> CellSummary {
@@ -99,225 +90,215 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
     })
 }
 
-/// A number before its cell is said.
-struct Number<'a> {
-    metric: Metric,
-    /// None of what stands in no table of a run.
-    asked: Option<Asked>,
-    scored: &'a [Protocol],
-    estimate: Option<Measure>,
-    sample: Sample,
-    /// The settings of what is measured.
+/// What is scored or timed, and how: of a mean, each part.
+#[derive(Default)]
+struct Measures {
+    /// As [`Setup`] has them.
+    scored: Vec<Protocol>,
     measure: Factors,
-    /// What was measured: of a mean, each part.
     measures: Vec<Arc<MeasureId>>,
 }
 
-type Push<'a> = dyn FnMut(Number<'_>) + 'a;
-
-/// The metrics that a run has a number of for each text or task. What is derived of another stands before it.
-fn asked_for(grid: &Grid, unlike: bool) -> impl Iterator<Item = &'static MetricEntry> {
-    ENTRIES.iter().rev().copied().filter(move |metric| metric.is_column(unlike, &grid.evaluate.metrics))
+/// The numbers of a cell.
+struct Numbers<'a> {
+    grid: &'a Grid,
+    outcome: &'a GridOutcome,
+    result: &'a CellResult,
+    condition: Condition,
+    /// But for what is measured.
+    setup: Setup,
+    all: Vec<Arc<Measurement>>,
 }
 
-fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
-    let (mut samples, mut scored, mut parts, mut all) = (Vec::new(), Vec::new(), Vec::new(), Factors::new());
-    let unlike = outcome.unlike_vocabularies(grid);
-    for text in &grid.evaluate.perplexity {
-        let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
-        let limit = grid.corpora.get(&text.corpus).and_then(|corpus| corpus.limit);
-        let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
-        let measure = factors::below(&protocol.measures().id, &settings);
-        let measures: Vec<_> = result.text(text).map(|of| Arc::clone(&of.measure)).into_iter().collect();
-        let of = outcome.sample(result, text);
-        for entry in asked_for(grid, unlike) {
-            let Of::Text(estimate) = entry.of else { continue };
-            let items = of.filter(|_| entry.test.is_some());
-            push(Number {
-                metric: entry.on(stem(&text.corpus)),
-                asked: Some(Asked::Text(entry, text.clone())),
-                scored: std::slice::from_ref(&protocol),
-                estimate: of.as_ref().and_then(estimate),
-                sample: items.map_or(Sample::None, |of| Sample::Losses(of.losses.windows.clone())),
-                measure: measure.clone(),
-                measures: measures.clone(),
-            });
-        }
-        all.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
-        samples.push(of);
-        scored.push(protocol);
-        parts.extend(measures);
-    }
-    if samples.len() < 2 {
-        return;
-    }
-    let samples: Option<Vec<TextSample<'_>>> = samples.into_iter().collect();
-    for metric in ENTRIES {
-        let Of::Texts(estimate) = metric.of else { continue };
-        push(Number {
-            metric: metric.metric(),
-            asked: None,
-            scored: &scored,
-            estimate: samples.as_deref().and_then(estimate),
-            sample: Sample::None,
-            measure: all.clone(),
-            measures: parts.clone(),
-        });
-    }
-}
-
-fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
-    let (mut samples, mut scored, mut parts, mut all) = (Vec::new(), Vec::new(), Vec::new(), Factors::new());
-    let right = |of: &TaskSample<'_>| -> Vec<bool> {
-        of.answers.documents().map(|document| document.right(of.result.task.column)).collect()
-    };
-    let unlike = outcome.unlike_vocabularies(grid);
-    for used in &grid.evaluate.tasks {
-        let protocol: Vec<Protocol> = outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect();
-        let measured = result.task(used);
-        let scores = measured.and_then(|of| of.sample.as_ref());
-        let of = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers });
-        let measures: Vec<_> = measured.map(|of| Arc::clone(&of.measure)).into_iter().collect();
-        for entry in asked_for(grid, unlike) {
-            let Of::Task(estimate) = entry.of else { continue };
-            let items = of.as_ref().filter(|_| entry.test.is_some());
-            push(Number {
-                metric: entry.on(&used.name),
-                asked: Some(Asked::Task(entry, used.clone())),
-                scored: &protocol,
-                estimate: of.as_ref().and_then(estimate),
-                sample: items.map_or(Sample::None, |of| Sample::Right(right(of))),
-                measure: factors::below(&used.name, used),
-                measures: measures.clone(),
-            });
-        }
-        all.extend(factors::below(&used.to_string(), used));
-        samples.push(of);
-        scored.extend(protocol);
-        parts.extend(measures);
-    }
-    if samples.len() < 2 {
-        return;
-    }
-    let samples: Option<Vec<TaskSample<'_>>> = samples.into_iter().collect();
-    for metric in ENTRIES {
-        let Of::Tasks(estimate) = metric.of else { continue };
-        let items = samples.as_ref().filter(|_| metric.test.is_some());
-        push(Number {
-            metric: metric.metric(),
-            asked: Some(Asked::Tasks(metric)),
-            scored: &scored,
-            estimate: samples.as_deref().and_then(estimate),
-            sample: items.map_or(Sample::None, |all| Sample::Tasks(all.iter().map(right).collect())),
-            measure: all.clone(),
-            measures: parts.clone(),
-        });
-    }
-}
-
-/// Every metric of each task by a definition, and of each group of them.
-fn defined(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
-    let estimate = |metric: &Metric, of: &Score| {
-        let scale = scale(metric);
-        Measure {
-            value: scale * of.score,
-            stderr: of.error.filter(|error| error.is_finite()).map(|error| scale * error),
-        }
-    };
-    for protocol in Protocol::columns(grid, outcome) {
-        let Protocol::Defined { label, metric, filter, .. } = &protocol else { continue };
-        let is_it = |of: &Score| of.metric == *metric && of.filter == *filter;
-        let task = grid.evaluate.definitions.iter().find(|of| of.to_string() == *label);
-        let group = grid.evaluate.groups.iter().find(|of| of.to_string() == *label);
-        let measured = task.and_then(|used| result.defined(used));
-        let scores = measured.and_then(|of| of.sample.as_ref());
-        let judged = scores.and_then(|of| of.scores.iter().find(|of| is_it(&of.score)));
-        let metric = protocol.measures();
-        let (value, measure, measures) = match (task, group) {
-            (Some(used), _) => {
-                let measures = measured.map(|of| Arc::clone(&of.measure)).into_iter().collect();
-                (judged.map(|of| estimate(&metric, &of.score)), factors::below(&metric.id, used), measures)
-            }
-            (None, Some(group)) => {
-                let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
-                let member =
-                    |task: &String| result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() });
-                let members = group.group.tasks.iter().filter_map(member).map(|of| Arc::clone(&of.measure));
-                (found.map(|of| estimate(&metric, &of)), factors::below(&metric.id, &group.how), members.collect())
-            }
-            (None, None) => continue,
-        };
-        // Of a mean of ones and zeros, which is what a paired test is made of.
-        let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|of| {
-            let bit = |item: &Item| match item {
-                Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-                _ => None,
-            };
-            let bits: Vec<bool> = of.items.iter().map(bit).collect::<Option<_>>()?;
-            let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
-            ((mean - of.score.score).abs() < 1e-12).then_some(bits)
-        });
-        push(Number {
+impl Numbers<'_> {
+    /// Without `asked` it is of what stands in no table of a run.
+    fn push(
+        &mut self,
+        metric: Metric,
+        asked: Option<Asked>,
+        of: &Measures,
+        estimate: Option<Measure>,
+        sample: Option<Sample>,
+    ) {
+        let Measures { scored, measure, measures } = of;
+        let (scored, measure, measures) = (scored.clone(), measure.clone(), measures.clone());
+        self.all.push(Arc::new(Measurement {
+            cell: self.result.cell.to_string(),
+            asked: asked.unwrap_or_else(|| Asked::besides(&metric)),
+            record: Record {
+                condition: self.condition.clone(),
+                metric: metric.id.clone(),
+                value: estimate.map(|of| of.value).filter(|value| value.is_finite()),
+                error: estimate.and_then(|of| of.stderr),
+            },
             metric,
-            asked: Some(protocol.asked()),
-            scored: std::slice::from_ref(&protocol),
-            estimate: value,
-            sample: bits.map_or(Sample::None, Sample::Right),
-            measure,
-            measures,
-        });
+            setup: Setup { scored, measure, measures, ..self.setup.clone() },
+            sample: sample.unwrap_or(Sample::None),
+            failure: self.result.failure.clone(),
+        }));
     }
-}
 
-/// All that is told of each prompt.
-fn latencies(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
-    for prompt in &grid.evaluate.latency {
-        let measured = result.prompt(prompt);
-        let of = measured.and_then(|of| of.sample.as_ref());
-        let sample = match of {
-            Some(of) if of.times.is_none() => Sample::OutOfMemory,
-            _ => Sample::None,
-        };
-        for protocol in Protocol::latencies(grid, *prompt, &outcome.machine) {
-            let metric = protocol.measures();
-            let Of::Prompt(estimate) = metric.of else { continue };
-            push(Number {
-                asked: Some(protocol.asked()),
-                scored: std::slice::from_ref(&protocol),
-                estimate: of.and_then(estimate),
-                sample: sample.clone(),
-                measure: factors::below(metric.family(), prompt),
+    fn texts(&mut self, shown: &[&'static MetricEntry]) {
+        let (grid, outcome, result) = (self.grid, self.outcome, self.result);
+        let (mut samples, mut all) = (Vec::new(), Measures::default());
+        for text in &grid.evaluate.perplexity {
+            let limit = grid.corpora.get(&text.corpus).and_then(|corpus| corpus.limit);
+            let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
+            let measured = result.text(text);
+            let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
+            let own = Measures {
+                measure: factors::below(&protocol.measures().id, &settings),
+                scored: vec![protocol],
                 measures: measured.map(|of| Arc::clone(&of.measure)).into_iter().collect(),
-                metric,
+            };
+            let of = measured.and_then(Measured::windows);
+            for entry in shown {
+                let Of::Text(estimate) = entry.of else { continue };
+                let items = of.filter(|_| entry.test.is_some()).map(|of| Sample::Losses(of.losses.windows.clone()));
+                let asked = Asked::Text(entry, text.clone());
+                self.push(entry.on(stem(&text.corpus)), Some(asked), &own, of.as_ref().and_then(estimate), items);
+            }
+            all.measure.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
+            all.scored.extend(own.scored);
+            all.measures.extend(own.measures);
+            samples.push(of);
+        }
+        if samples.len() < 2 {
+            return;
+        }
+        let samples: Option<Vec<TextSample<'_>>> = samples.into_iter().collect();
+        for metric in ENTRIES {
+            let Of::Texts(estimate) = metric.of else { continue };
+            self.push(metric.metric(), None, &all, samples.as_deref().and_then(estimate), None);
+        }
+    }
+
+    fn tasks(&mut self, shown: &[&'static MetricEntry]) {
+        let (grid, outcome, result) = (self.grid, self.outcome, self.result);
+        let (mut samples, mut all) = (Vec::new(), Measures::default());
+        let right = |of: &TaskSample<'_>| -> Vec<bool> {
+            of.answers.documents().map(|document| document.right(of.result.task.column)).collect()
+        };
+        for used in &grid.evaluate.tasks {
+            let measured = result.task(used);
+            let own = Measures {
+                measure: factors::below(&used.name, used),
+                scored: outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect(),
+                measures: measured.map(|of| Arc::clone(&of.measure)).into_iter().collect(),
+            };
+            let scores = measured.and_then(|of| of.sample.as_ref());
+            let of = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers });
+            for entry in shown {
+                let Of::Task(estimate) = entry.of else { continue };
+                let items = of.as_ref().filter(|_| entry.test.is_some()).map(|of| Sample::Right(right(of)));
+                let asked = Asked::Task(entry, used.clone());
+                self.push(entry.on(&used.name), Some(asked), &own, of.as_ref().and_then(estimate), items);
+            }
+            all.measure.extend(factors::below(&used.to_string(), used));
+            all.scored.extend(own.scored);
+            all.measures.extend(own.measures);
+            samples.push(of);
+        }
+        if samples.len() < 2 {
+            return;
+        }
+        let samples: Option<Vec<TaskSample<'_>>> = samples.into_iter().collect();
+        for metric in ENTRIES {
+            let Of::Tasks(estimate) = metric.of else { continue };
+            let items = samples.as_ref().filter(|_| metric.test.is_some());
+            let items = items.map(|all| Sample::Tasks(all.iter().map(right).collect()));
+            let estimate = samples.as_deref().and_then(estimate);
+            self.push(metric.metric(), Some(Asked::Tasks(metric)), &all, estimate, items);
+        }
+    }
+
+    /// Every metric of each task by a definition, and of each group of them.
+    fn defined(&mut self, columns: &[Protocol]) {
+        let (evaluate, result) = (&self.grid.evaluate, self.result);
+        let estimate = |metric: &Metric, of: &Score| {
+            let scale = scale(metric);
+            let error = of.error.filter(|error| error.is_finite());
+            Measure { value: scale * of.score, stderr: error.map(|error| scale * error) }
+        };
+        for protocol in columns {
+            let Protocol::Defined { label, metric, filter, .. } = protocol else { continue };
+            let is_it = |of: &Score| of.metric == *metric && of.filter == *filter;
+            let task = evaluate.definitions.iter().find(|of| of.to_string() == *label);
+            let group = evaluate.groups.iter().find(|of| of.to_string() == *label);
+            let measured = task.and_then(|used| result.defined(used));
+            let scores = measured.and_then(|of| of.sample.as_ref());
+            let judged = scores.and_then(|of| of.scores.iter().find(|of| is_it(&of.score)));
+            let metric = protocol.measures();
+            let (value, measure, measures) = match (task, group) {
+                (Some(used), _) => {
+                    let measures = measured.map(|of| Arc::clone(&of.measure)).into_iter().collect();
+                    (judged.map(|of| estimate(&metric, &of.score)), factors::below(&metric.id, used), measures)
+                }
+                (None, Some(group)) => {
+                    let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
+                    let member =
+                        |task: &String| result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() });
+                    let members = group.group.tasks.iter().filter_map(member).map(|of| Arc::clone(&of.measure));
+                    let value = found.map(|of| estimate(&metric, &of));
+                    (value, factors::below(&metric.id, &group.how), members.collect())
+                }
+                (None, None) => continue,
+            };
+            // Of a mean of ones and zeros, which is what a paired test is made of.
+            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|of| {
+                let bit = |item: &Item| match item {
+                    Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
+                    _ => None,
+                };
+                let bits: Vec<bool> = of.items.iter().map(bit).collect::<Option<_>>()?;
+                let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
+                ((mean - of.score.score).abs() < 1e-12).then_some(bits)
             });
+            let own = Measures { scored: vec![protocol.clone()], measure, measures };
+            self.push(metric, Some(protocol.asked()), &own, value, bits.map(Sample::Right));
+        }
+    }
+
+    /// All that is told of each prompt.
+    fn latencies(&mut self) {
+        for prompt in &self.grid.evaluate.latency {
+            let measured = self.result.prompt(prompt);
+            let of = measured.and_then(|of| of.sample.as_ref());
+            for protocol in Protocol::latencies(self.grid, *prompt, &self.outcome.machine) {
+                let (metric, asked) = (protocol.measures(), protocol.asked());
+                let estimate = match metric.of {
+                    Of::Prompt(estimate) => of.and_then(estimate),
+                    Of::Decode(estimate) => of.and_then(|of| estimate(of.decode.as_ref()?)),
+                    _ => continue,
+                };
+                let own = Measures {
+                    scored: vec![protocol],
+                    measure: factors::below(metric.family(), prompt),
+                    measures: measured.map(|of| Arc::clone(&of.measure)).into_iter().collect(),
+                };
+                let sample = of.filter(|of| of.times.is_none()).map(|_| Sample::OutOfMemory);
+                self.push(metric, Some(asked), &own, estimate, sample);
+            }
         }
     }
 }
 
 /// What is known of the repair itself (paper figures 1, 3 and 4); of several boundaries the mean. A pruned cell that failed
 /// has errors without a value: what is missing must not look as if nobody had asked for it.
-fn boundaries(result: &CellResult, unrepaired: Option<&CellResult>, push: &mut Push<'_>) {
+fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(of: &CellResult) -> Vec<&RepairMetrics> {
         of.boundaries.iter().map(|boundary| &boundary.numbers).collect()
     }
     let of = RepairSample { boundaries: numbers(result), unrepaired: unrepaired.map(numbers) };
+    let known = !of.boundaries.is_empty();
     let lacks = (result.failure.is_some() || result.missing.is_some()) && !result.cell.is_dense();
-    for metric in ENTRIES {
-        let Of::Repair(estimate) = metric.of else { continue };
-        let value = if of.boundaries.is_empty() { None } else { estimate(&of) };
-        let there = if of.boundaries.is_empty() { lacks } else { true };
-        if value.is_some() || (there && metric.shown == Shown::Besides) {
-            push(Number {
-                metric: metric.metric(),
-                asked: None,
-                scored: &[],
-                estimate: value.map(|value| Measure { value, stderr: None }),
-                sample: Sample::None,
-                measure: Factors::new(),
-                measures: Vec::new(),
-            });
-        }
-    }
+    let number = |metric: &&'static MetricEntry| {
+        let Of::Repair(estimate) = metric.of else { return None };
+        let value = if known { estimate(&of) } else { None };
+        let there = value.is_some() || ((known || lacks) && metric.shown == Shown::Besides);
+        there.then(|| (metric.metric(), value))
+    };
+    ENTRIES.iter().filter_map(number).collect()
 }
 
 /// The cell that differs from this one in having no recovery.
@@ -400,10 +381,8 @@ mod tests {
             ..Cell::named("a", "a")
         };
         let pushed = |cell, failure: Option<&str>| {
-            let mut all = Vec::new();
             let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
-            boundaries(&result, None, &mut |of| all.push((of.metric, of.estimate)));
-            all
+            repairs(&result, None)
         };
         let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|entry| (entry.metric(), None));
         assert_eq!(pushed(cell(Some("sleb")), Some("it failed")), missing);

@@ -9,9 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::{CHANNELS, DOCUMENTS, LATENCY, LM_EVAL};
+use super::{CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores};
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::metric::{Direction, ENTRIES, Metric, Of, PERPLEXITY, TEXT, Unit};
@@ -65,7 +64,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
     let texts = asked.filter_map(|(metric, of)| {
         let Of::Text(estimate) = metric.of else { return None };
-        let (corpus, sample) = (grid.corpora.get(&of.corpus)?, outcome.sample(result, of)?);
+        let (corpus, sample) = (grid.corpora.get(&of.corpus)?, result.text(of)?.windows()?);
         let mut called = metric.name.replace('_', " ");
         called[..1].make_ascii_uppercase();
         let config = json!({

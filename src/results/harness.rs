@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::exec::{CellResult, harness_scores};
+use super::cell_result::{CellResult, harness_scores};
 use crate::grid::{Asking, DefinitionUse, Grid, GroupUse};
 use crate::metric::{Direction, Metric};
 

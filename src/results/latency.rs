@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
+use super::cell_result::CellResult;
 use super::csv::failed;
+use super::outcome::GridOutcome;
 use super::parquet::write_parts;
 use crate::error::Result;
-use crate::exec::{CellResult, GridOutcome};
 use crate::grid::Latency;
-use crate::latency::{LatencyResult, NOISE, Rounds, TimeSpread};
+use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
 
 /// A results folder's times.
 pub const LATENCY: &str = "latency.parquet";
@@ -18,8 +19,9 @@ pub const LATENCY: &str = "latency.parquet";
 pub const NOISY: &str = "~";
 
 /// Writes `latency.parquet` into `dir`: a row for each timed pass, in order. `form` is `full` where every operator of the
-/// stream was a matrix product, `by_channel` where a diagonal one was a multiplication a channel; `counts` says whether it is
-/// one of the rounds that the tables are made of. No file where nothing was timed.
+/// stream was a matrix product, `by_channel` where a diagonal one was a multiplication a channel; `what` is `prefill`, or `decode`
+/// of the `new` tokens behind the prompt (0 where none are asked for); `counts` says whether it is one of the rounds that the
+/// tables are made of. No file where nothing was timed.
 ///
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
@@ -34,18 +36,24 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
 
 fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
-    let (mut forms, mut times): (Vec<&str>, Vec<f64>) = Default::default();
-    let (mut lengths, mut batches, mut rounds): (Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
+    let (mut whats, mut forms, mut times): (Vec<&str>, Vec<&str>, Vec<f64>) = Default::default();
+    let (mut lengths, mut batches, mut news, mut rounds): (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
     let mut counts: Vec<bool> = Vec::new();
     for Timed { prompt, result, .. } in cell.into_iter().flat_map(timed) {
-        for (form, all) in [("full", &result.times), ("by_channel", &result.by_channel)] {
-            for (round, &time) in all.iter().flatten().enumerate() {
-                forms.push(form);
-                lengths.push(prompt.length as u64);
-                batches.push(prompt.batch as u64);
-                rounds.push(round as u64 + 1);
-                times.push(time);
-                counts.push((result.first..result.first + Rounds::PAPER.timed).contains(&round));
+        let decode = result.decode.as_ref().map(|of| ("decode", of.first, [&of.times, &of.by_channel]));
+        let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
+        for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
+            for (form, all) in [("full", full), ("by_channel", by_channel)] {
+                for (round, &time) in all.iter().flatten().enumerate() {
+                    whats.push(what);
+                    forms.push(form);
+                    lengths.push(prompt.length as u64);
+                    batches.push(prompt.batch as u64);
+                    news.push(prompt.decode.unwrap_or(0) as u64);
+                    rounds.push(round as u64 + 1);
+                    times.push(time);
+                    counts.push((first..first + Rounds::PAPER.timed).contains(&round));
+                }
             }
         }
     }
@@ -54,6 +62,8 @@ fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
         Series::new("cell".into(), vec![name.as_str(); height]).into_column(),
         Series::new("length".into(), lengths).into_column(),
         Series::new("batch".into(), batches).into_column(),
+        Series::new("new".into(), news).into_column(),
+        Series::new("what".into(), whats).into_column(),
         Series::new("form".into(), forms).into_column(),
         Series::new("round".into(), rounds).into_column(),
         Series::new("milliseconds".into(), times).into_column(),
@@ -104,11 +114,19 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 /// What diagonal operators take as they are applied here.
 fn by_channel(all: &[Timed<'_>]) -> Option<String> {
     let mut of_cells: Vec<(String, Vec<String>)> = Vec::new();
+    let mean = |spread: Option<TimeSpread>| Some(spread?.mean);
     for of in all {
-        let mean = |spread: Option<TimeSpread>| Some(spread?.mean);
-        let (full, own) = (mean(of.result.spread()), mean(of.result.spread_by_channel()));
-        let (Some(full), Some(own)) = (full, own) else { continue };
-        let (name, text) = (of.name(), format!("{} {own:.1} ({full:.1})", of.prompt));
+        let text = |what: &str, full: Option<TimeSpread>, own: Option<TimeSpread>| {
+            Some(format!("{}{what} {:.1} ({:.1})", of.prompt, mean(own)?, mean(full)?))
+        };
+        let prefill = text("", of.result.spread(), of.result.spread_by_channel());
+        let decode = of.result.decode.as_ref();
+        let decode = decode.and_then(|of| text(" decoded", of.spread(), of.spread_by_channel()));
+        let texts: Vec<String> = prefill.into_iter().chain(decode).collect();
+        if texts.is_empty() {
+            continue;
+        }
+        let (name, text) = (of.name(), texts.join(", "));
         match of_cells.iter_mut().find(|(known, _)| *known == name) {
             Some((_, texts)) => texts.push(text),
             None => of_cells.push((name, vec![text])),
@@ -128,12 +146,15 @@ fn by_channel(all: &[Timed<'_>]) -> Option<String> {
 fn went_on(all: &[Timed<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for of in all {
-        let made = of.result.times.as_ref().map_or(0, Vec::len);
-        let (first, count) = (of.result.first, Rounds::PAPER.timed);
-        if made > count {
-            let backbone = &of.cell.cell.backbone;
-            let text = format!("{} to {} of {made} over {} ({backbone})", first + 1, first + count, of.prompt);
-            texts.extend((!texts.contains(&text)).then_some(text));
+        let decode = of.result.decode.as_ref().map(|of| (" decoded", of.first, &of.times));
+        for (what, first, times) in [("", of.result.first, &of.result.times)].into_iter().chain(decode) {
+            let (made, count) = (times.as_ref().map_or(0, Vec::len), Rounds::PAPER.timed);
+            if made > count {
+                let backbone = &of.cell.cell.backbone;
+                let text =
+                    format!("{} to {} of {made} over {}{what} ({backbone})", first + 1, first + count, of.prompt);
+                texts.extend((!texts.contains(&text)).then_some(text));
+            }
         }
     }
     (!texts.is_empty()).then(|| {
@@ -146,7 +167,9 @@ fn went_on(all: &[Timed<'_>]) -> Option<String> {
 
 /// Which times deviate as they do where something else runs on the machine.
 fn noise(all: &[Timed<'_>]) -> Option<String> {
-    let known: Vec<(&Timed<'_>, TimeSpread)> = all.iter().filter_map(|of| Some((of, of.result.spread()?))).collect();
+    let spreads = |of: &Timed<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
+    let known: Vec<(&Timed<'_>, TimeSpread)> =
+        all.iter().flat_map(|of| spreads(of).into_iter().flatten().map(move |spread| (of, spread))).collect();
     let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
     let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;
     Some(format!(
@@ -168,8 +191,8 @@ mod tests {
 
     use polars::prelude::{ParquetReader, SerReader};
 
+    use super::super::Measured;
     use super::*;
-    use crate::exec::Measured;
     use crate::grid::Cell;
     use crate::identity::MeasureId;
     use crate::latency::LatencyResult;
@@ -183,13 +206,15 @@ mod tests {
             weight_bytes: 300,
             intermediate_bytes: Some(100),
             dense_bytes: Some(500),
+            decode: None,
         })
     }
 
     fn outcome(latencies: Vec<Option<LatencyResult>>) -> GridOutcome {
         let measured = |(sample, batch)| Measured {
-            asked: Latency { length: 8, batch },
+            asked: Latency { length: 8, batch, decode: None },
             measure: MeasureId::Boundary.into(),
+            extent: None,
             sample,
         };
         let prompts = latencies.into_iter().zip([1, 4]).map(measured).collect();
@@ -200,9 +225,6 @@ mod tests {
             engines: Default::default(),
             rounded: Default::default(),
             machine: String::new(),
-            texts: Vec::new(),
-            tasks: Vec::new(),
-            definitions: Vec::new(),
         }
     }
 

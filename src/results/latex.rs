@@ -1,7 +1,8 @@
 //! A table in LaTeX, as the paper has its own: booktabs, a backbone once beside its rows, the best in bold, the second
 //! underlined, ours shaded; natural width, unless the line is narrower.
 
-use super::table::{Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
+use super::table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
+use super::text::{TextColumn, TextTable};
 use crate::error::printable;
 
 /// What a document needs before it can take a table in.
@@ -58,42 +59,42 @@ struct PrintedColumn {
 
 fn columns(table: &Table) -> Vec<PrintedColumn> {
     let bold = |text: &str| format!("\\textbf{{{text}}}");
-    let rows = 0..table.rows.len();
-    let beside = |leads: &[Lead], cell: &dyn Fn(usize, usize) -> String| -> Vec<PrintedColumn> {
-        let column = |(at, lead): (usize, &Lead)| PrintedColumn {
-            side: if lead.count { 'r' } else { 'l' },
-            head: if lead.kind == LeadKind::Fraction { bold("$L_p/L_t$") } else { bold(&said(&lead.head)) },
-            cells: rows.clone().map(|row| cell(row, at)).collect(),
-            names: lead.kind == LeadKind::Words,
-            ..PrintedColumn::default()
-        };
-        leads.iter().enumerate().filter(|(_, lead)| lead.place == LeadPlace::Everywhere).map(column).collect()
+    let everywhere = |place: LeadPlace| place == LeadPlace::Everywhere;
+    let words = |lead: &Lead, row: usize, text: &str, leads: bool| match leads {
+        true => words(table, row, lead, text),
+        false => linked(lead, text),
     };
-    let mut columns = beside(&table.lead, &|row, lead| words(table, row, lead));
+    let numbers = |all: &[Option<&PrintedNumber>]| {
+        all.iter().map(|shown| shown.map_or_else(|| "--".to_owned(), number)).collect()
+    };
+    let texts = TextTable::of(table, everywhere, &words, &numbers);
+    let mut kinds = table.lead.iter().filter(|lead| everywhere(lead.place)).map(|lead| lead.kind);
     let mut ends: Vec<usize> = Vec::new();
     table.groups.iter().for_each(|(_, count)| ends.push(ends.last().unwrap_or(&0) + count));
-    for (at, column) in table.columns.iter().enumerate() {
+    let mut columns = Vec::new();
+    for (at, TextColumn { head, cells, is_number }) in texts.columns.into_iter().enumerate() {
+        let number = at.checked_sub(texts.lead).filter(|number| *number < table.columns.len());
         // Between two groups of numbers.
-        let gap =
-            || PrintedColumn { side: 'c', cells: vec![String::new(); table.rows.len()], ..PrintedColumn::default() };
-        columns.extend((at > 0 && ends.contains(&at)).then(gap));
-        let arrow = match column.higher_is_better().filter(|_| column.arrow) {
+        if number.is_some_and(|number| number > 0 && ends.contains(&number)) {
+            let cells = vec![String::new(); table.rows.len()];
+            columns.push(PrintedColumn { side: 'c', cells, ..PrintedColumn::default() });
+        }
+        let kind = kinds.next();
+        let column = number.map(|number| &table.columns[number]);
+        let arrow = match column.filter(|column| column.arrow).and_then(Column::higher_is_better) {
             Some(true) => " $\\uparrow$",
             Some(false) => " $\\downarrow$",
             None => "",
         };
-        let shown = |row: &Row| row.cells[at].as_ref().map_or("--".to_owned(), number);
+        let head = if kind == Some(LeadKind::Fraction) { "$L_p/L_t$".to_owned() } else { said(&head) };
         columns.push(PrintedColumn {
-            side: 'r',
-            head: format!("{}{arrow}", bold(&said(&column.head))),
-            cells: table.rows.iter().map(shown).collect(),
-            number: Some(at),
-            ..PrintedColumn::default()
+            side: if is_number { 'r' } else { 'l' },
+            head: format!("{}{arrow}", bold(&head)),
+            cells,
+            number,
+            names: kind == Some(LeadKind::Words),
         });
     }
-    let mut tail = beside(&table.tail, &|row, tail| linked(&table.tail[tail], &table.rows[row].tail[tail]));
-    tail.iter_mut().for_each(|column| column.names = false);
-    columns.append(&mut tail);
     columns
 }
 
@@ -135,9 +136,9 @@ fn line(cells: &[String]) -> String {
     format!("{} \\\\\n", cells.join(" & "))
 }
 
-fn words(table: &Table, at: usize, lead: usize) -> String {
-    let (row, kind) = (&table.rows[at], table.lead[lead].kind);
-    let text = linked(&table.lead[lead], &row.lead[lead]);
+fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
+    let (row, kind) = (&table.rows[at], lead.kind);
+    let text = linked(lead, name);
     if kind == LeadKind::Spanning {
         let same = |other: &&Row| other.backbone == row.backbone;
         let first = at == 0 || table.rows[at - 1].backbone != row.backbone;
@@ -145,7 +146,7 @@ fn words(table: &Table, at: usize, lead: usize) -> String {
         return match (first, rows) {
             (false, _) => String::new(),
             (true, 1) => text,
-            (true, rows) => format!("\\multirow{{{rows}}}{{*}}{{{}}}", lying(&text, &row.lead[lead], rows)),
+            (true, rows) => format!("\\multirow{{{rows}}}{{*}}{{{}}}", lying(&text, name, rows)),
         };
     }
     if kind == LeadKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }

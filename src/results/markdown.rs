@@ -1,6 +1,6 @@
 //! A table in Markdown, as GitHub renders it.
 
-use super::table::{LeadPlace, PrintedNumber, Row, Table};
+use super::table::{Lead, LeadPlace, PrintedNumber, Table};
 use super::text::{TextTable, escaped};
 
 /// The best in bold, the second underlined, ours in italics; what the marks mean below it.
@@ -29,7 +29,7 @@ pub fn markdown(table: &Table) -> String {
 }
 
 fn texts(table: &Table) -> TextTable {
-    let words = |row: &Row, text: &str, leads: bool| match (text, row.ours && leads) {
+    let words = |_: &Lead, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
         ("", _) => "—".to_owned(),
         (text, true) => format!("*{}*", escaped(text)),
         (text, false) => escaped(text),

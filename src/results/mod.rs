@@ -1,12 +1,14 @@
-//! Floor 3: what a grid measured, as one tidy table, and how it is shown.
+//! Floor 2: what a grid measured, as one tidy table, and how it is shown.
 //!
-//! The outcome of a grid becomes [`Results`] (`collect`): a number for each cell, metric and protocol, with its error and
-//! the items behind it. `run`, `reproduce`, the page and `compare` all read it. A [`Table`] lays some of it out in rows
+//! What is stored of a plan is read cell by cell with its samples ([`GridOutcome::read`]), and becomes [`Results`]
+//! (`collect`): a number for each cell, metric and protocol, with its error and the items behind it. `run`, `reproduce`, the
+//! page and `compare` all read it. A [`Table`] lays some of it out in rows
 //! and columns: `long` and `wide` are those of `run`, the paper's are laid out by [`crate::artifact`]. Best marks and
 //! paired tests are made there, once, and each form writes the same table: `screen`, `markdown`, `latex`, `frame` (CSV and
 //! Parquet). `stored` is the JSON form, which `differences` compares.
 
 mod asked;
+mod cell_result;
 mod channels;
 mod collect;
 mod comparison;
@@ -17,6 +19,7 @@ mod documents;
 mod drawn;
 mod engines;
 mod equal_cuts;
+mod extent;
 pub mod factors;
 mod forms;
 mod frame;
@@ -26,6 +29,7 @@ mod latex;
 mod long;
 mod markdown;
 mod measurement;
+mod outcome;
 mod over;
 mod paired;
 mod pairing;
@@ -33,6 +37,7 @@ mod parquet;
 mod protocol;
 mod protocol_line;
 mod provenance;
+mod read;
 pub mod record;
 mod renamed;
 #[cfg(test)]
@@ -48,6 +53,7 @@ mod tolerance;
 mod wide;
 
 pub use asked::Asked;
+pub use cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores, harness_scores};
 pub use channels::{CHANNELS, write_channels};
 pub use collect::collect;
 pub use comparison::{PaperComparison, PaperVerdict};
@@ -58,6 +64,7 @@ pub use differences::{
 };
 pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
 pub use engines::{engine_notes, rounding_notes};
+pub use extent::{DefinedExtent, TaskExtent, TextExtent};
 pub use factors::Factors;
 pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
 pub use frame::{Origin, drawn_frame, run_frame, tidy_frame, write_frame};
@@ -67,6 +74,7 @@ pub use latex::latex;
 pub use long::long;
 pub use markdown::markdown;
 pub use measurement::{Calibrated, CellSummary, Measurement, OfSeed, Results, Sample, Setup, distinct};
+pub use outcome::GridOutcome;
 pub use paired::Paired;
 pub use protocol::{Protocol, stem};
 pub use protocol_line::protocol_line;

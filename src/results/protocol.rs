@@ -3,11 +3,12 @@
 use serde::{Serialize, Serializer};
 
 use super::Asked;
+use super::extent::{TaskExtent, TextExtent};
+use super::outcome::GridOutcome;
 use crate::corpus::ShardOrder;
-use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
 use crate::grid::{Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskUse, defined_columns};
 use crate::latency::Rounds;
-use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
+use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of, PromptName};
 use crate::tasks::Bos;
 
 /// How the numbers of one column were made.
@@ -87,7 +88,8 @@ pub enum Protocol {
     },
     /// The mean of the task columns, in percent.
     Average { tasks: usize },
-    /// One forward pass over a prompt, the head at every position, the variants' passes one after the other in each round.
+    /// One forward pass over a prompt, the head at every position, or what is decoded behind it; the variants' passes one
+    /// after the other in each round.
     Latency {
         /// What is told of it.
         #[serde(serialize_with = "by_name")]
@@ -95,6 +97,9 @@ pub enum Protocol {
         /// Tokens of a sequence, and sequences.
         length: usize,
         batch: usize,
+        /// New tokens of each sequence.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        decode: Option<usize>,
         /// Whether the grid has other prompts too, so that the metric is called after this one.
         several: bool,
         /// Passes that are not counted, and that are.
@@ -144,7 +149,7 @@ impl Protocol {
                 }
                 Of::Task(_) => scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect(),
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
-                Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Repair(_) | Of::Defined => Vec::new(),
+                Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Decode(_) | Of::Repair(_) | Of::Defined => Vec::new(),
             }
         };
         let shown = ENTRIES.iter().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
@@ -208,7 +213,7 @@ impl Protocol {
 
     /// Of several backbones one may have fewer windows than the limit: the column is limited if any is.
     fn windows(grid: &Grid, outcome: &GridOutcome, text: &Perplexity) -> Self {
-        let read = outcome.texts.iter().filter(|of| of.text == *text).map(|of| of.read);
+        let read = outcome.text_reads(text);
         Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
     }
 
@@ -219,16 +224,22 @@ impl Protocol {
             metric,
             length: prompt.length,
             batch: prompt.batch,
+            decode: prompt.decode,
             several: grid.evaluate.latency.len() > 1,
             warmups,
             rounds,
             machine: machine.to_owned(),
         };
-        ENTRIES.iter().filter(|metric| matches!(metric.of, Of::Prompt(_))).map(latency).collect()
+        let told = |metric: &&&'static MetricEntry| match metric.of {
+            Of::Prompt(_) => true,
+            Of::Decode(_) => prompt.decode.is_some(),
+            _ => false,
+        };
+        ENTRIES.iter().filter(told).map(latency).collect()
     }
 
     /// How a text is scored; `read` is what one backbone has read of it.
-    pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextProtocol>) -> Self {
+    pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextExtent>) -> Self {
         let corpus = &grid.corpora[&text.corpus];
         Self::Windows {
             corpus: text.corpus.clone(),
@@ -243,7 +254,7 @@ impl Protocol {
     }
 
     /// How a task is scored.
-    pub fn task(grid: &Grid, used: &TaskUse, of: &TaskProtocol) -> Self {
+    pub fn task(grid: &Grid, used: &TaskUse, of: &TaskExtent) -> Self {
         Self::MultipleChoice {
             name: used.name.clone(),
             label: used.to_string(),
@@ -276,8 +287,8 @@ impl Protocol {
                 Asked::Defined(DefinedColumn { of: label.clone(), metric, filter: filter.clone() })
             }
             Self::Average { .. } => Asked::Tasks(&metric::ACCURACY),
-            Self::Latency { metric, length, batch, .. } => {
-                Asked::Prompt(metric, Latency { length: *length, batch: *batch })
+            Self::Latency { metric, length, batch, decode, .. } => {
+                Asked::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
             }
         }
     }
@@ -291,8 +302,8 @@ impl Protocol {
             Self::Derived { metric, of: ScoredOn::Task(used) } => metric.on(&used.name),
             Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
-            Self::Latency { metric, length, batch, several, .. } => match several {
-                true => metric.metric().at_prompt(*length, *batch),
+            Self::Latency { metric, length, batch, decode, several, .. } => match several {
+                true => metric.metric().at_prompt(PromptName { length: *length, batch: *batch, decode: *decode }),
                 false => metric.metric(),
             },
         }
@@ -379,8 +390,12 @@ impl Protocol {
             Self::Derived { of: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),
             Self::Derived { of: ScoredOn::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
-            Self::Latency { warmups, rounds, machine, .. } => {
-                format!("{rounds} rounds after {warmups} warm-ups, the head at every position, on {machine}")
+            Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
+                let how = match (metric.of, decode) {
+                    (Of::Decode(_), Some(new)) => format!("{new} tokens of each sequence decoded greedily behind it"),
+                    _ => "the head at every position".to_owned(),
+                };
+                format!("{rounds} rounds after {warmups} warm-ups, {how}, on {machine}")
             }
         }
     }

@@ -5,7 +5,7 @@ use super::measurement::{Calibrated, Measurement, Sample};
 use super::protocol::streamed;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
-use crate::metric;
+use crate::metric::{self, PromptName};
 
 /// Profile, what was scored and how much of it, calibration.
 pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
@@ -22,7 +22,10 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
     let defined = protocols().filter(|protocol| matches!(protocol, Protocol::Defined { .. }));
     parts.extend(grouped("lm-evaluation-harness' definitions", defined));
     let prompts = protocols().filter_map(|protocol| match protocol {
-        Protocol::Latency { length, batch, .. } => Some((format!("{length}×{batch}"), protocol.short())),
+        Protocol::Latency { length, batch, decode, .. } => {
+            let prompt = PromptName { length: *length, batch: *batch, decode: *decode };
+            Some((prompt.to_string(), protocol.short()))
+        }
         _ => None,
     });
     let mut timed: Vec<(String, Vec<String>)> = Vec::new();

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::latency::TimeSpread;
-use crate::metric::{Metric, PREFILL};
+use crate::metric::{DECODE, Metric, PREFILL};
 
 /// The criterion of the dense backbone.
 pub const DENSE: &str = crate::criterion::DENSE.name;
@@ -53,7 +53,8 @@ pub struct Record {
 impl Record {
     /// The part of a time that its deviation is, where that is so large that nothing can be said by it.
     pub fn noise(&self) -> Option<f64> {
-        let timed = Metric::find(&self.metric).is_ok_and(|metric| metric.family() == PREFILL.id);
+        let timed = |metric: Metric| [PREFILL.id, DECODE.id].contains(&metric.family());
+        let timed = Metric::find(&self.metric).is_ok_and(timed);
         let spread = TimeSpread { mean: self.value?, deviation: self.error? };
         (timed && spread.is_noise()).then(|| spread.relative())
     }

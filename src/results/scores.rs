@@ -3,9 +3,10 @@
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
+use super::cell_result::{CellResult, Measured, TaskScores};
 use super::harness::with_definitions;
+use super::outcome::GridOutcome;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::grid::Grid;
 use crate::metric::{BITS_PER_BYTE, Metric, Of, TEXT, Unit};
 use crate::stage::scores::scale;
@@ -51,7 +52,7 @@ impl<'a> ModelScores<'a> {
         result.ok()?;
         let mut scores = Vec::new();
         for text in &grid.evaluate.perplexity {
-            let Some(sample) = outcome.sample(result, text) else { continue };
+            let Some(sample) = result.text(text).and_then(Measured::windows) else { continue };
             let losses = sample.losses;
             let Of::Text(bits_per_byte) = BITS_PER_BYTE.of else { continue };
             scores.push(ModelScore {

@@ -31,7 +31,7 @@ fn texts(table: &Table) -> TextTable {
         let marks = all.iter().flatten().any(|shown| !shown.mark().is_empty());
         all.iter().map(|shown| cell(*shown, ranks, marks)).collect()
     };
-    TextTable::of(table, |place| place != LeadPlace::Data, &|_, text, _| said(text), &numbers)
+    TextTable::of(table, |place| place != LeadPlace::Data, &|_, _, text, _| said(text), &numbers)
 }
 
 /// On one line: the reason of a failure may have several.

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::Factors;
 use super::measurement::{Measurement, Results, Sample, Setup, number_id};
+use super::outcome::GridOutcome;
 use super::record::Record;
 use super::{Asked, Protocol, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
-use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
 use crate::files::sha256;
 use crate::grid::{Grid, defined_columns};

@@ -1,4 +1,5 @@
-//! Columns of texts in line, and the same in Markdown. A result is shown whole: nothing is shortened.
+//! A table as columns of texts, in which form a terminal, Markdown and LaTeX show it; the first two are laid out here. A result is
+//! shown whole: nothing is shortened.
 
 use super::table::{Column, Lead, LeadPlace, PrintedNumber, Row, Table};
 use crate::error::printable;
@@ -30,18 +31,23 @@ impl TextColumn {
 }
 
 impl TextTable {
-    /// The texts of a table: the words that stand in some `places`, each by its row and whether it leads, and the numbers of
-    /// a column together.
+    /// The texts of a table: the words that stand in some `places`, each by its column, the place of its row and whether it
+    /// leads, and the numbers of a column together.
     pub(super) fn of(
         table: &Table,
         places: fn(LeadPlace) -> bool,
-        words: &dyn Fn(&Row, &str, bool) -> String,
+        words: &dyn Fn(&Lead, usize, &str, bool) -> String,
         numbers: &dyn Fn(&[Option<&PrintedNumber>]) -> Vec<String>,
     ) -> Self {
         let beside = |leads: &[Lead], cells: fn(&Row) -> &[String], is_lead: bool| -> Vec<TextColumn> {
             let column = |(at, lead): (usize, &Lead)| TextColumn {
                 head: lead.head.clone(),
-                cells: table.rows.iter().map(|row| words(row, &cells(row)[at], is_lead)).collect(),
+                cells: table
+                    .rows
+                    .iter()
+                    .enumerate()
+                    .map(|(row, of)| words(lead, row, &cells(of)[at], is_lead))
+                    .collect(),
                 is_number: lead.count,
             };
             leads.iter().enumerate().filter(|(_, lead)| places(lead.place)).map(column).collect()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::costs::{Costs, gigabytes};
 use super::found::LeftOut;
 use crate::error::{Error, Result};
-use crate::grid::{Budget, Cell, Grid, Latency};
+use crate::grid::{Budget, Cell, Grid, Latency, Unselectable};
 use crate::model::{Config, EngineChoice};
 
 /// The searches that a grid stands for: one for each backbone and each number of layers of its budget.
@@ -23,6 +23,8 @@ pub fn parts(grid: &Grid) -> Vec<Grid> {
         part.backbone = vec![backbone.clone()];
         if let Some(search) = &mut part.search {
             search.budget.layers = layers.clone();
+            let own = |of: &Unselectable| of.backbone == *backbone && (layers.is_empty() || layers.contains(&of.depth));
+            search.unselectable.retain(own);
         }
         part
     };
@@ -75,7 +77,9 @@ pub(super) fn candidates(
 ) -> Result<(Vec<Cell>, Vec<LeftOut>)> {
     let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
     let (budget, prompt) = (&search.budget, search.prompt);
-    let (mut taken, mut left_out, mut nearest) = (Vec::new(), Vec::new(), Vec::new());
+    let unselectable = |of: &Unselectable| LeftOut { cell: of.to_string(), reason: of.reason.clone() };
+    let mut left_out: Vec<LeftOut> = search.unselectable.iter().map(unselectable).collect();
+    let (mut taken, mut nearest) = (Vec::new(), Vec::new());
     for cell in grid.cells.iter().filter(|cell| !cell.is_dense()) {
         let leave = |reason: String| LeftOut { cell: cell.name.clone(), reason };
         if let Some(Err(error)) = cell.recovery.as_ref().map(|recovery| recovery.rule.check(config)) {
@@ -95,6 +99,8 @@ pub(super) fn candidates(
     }
     if taken.is_empty() {
         nearest.sort_by_key(|(distance, _)| *distance);
+        // Cells of one cut cost the same.
+        nearest.dedup_by(|(_, later), (_, one)| later.reason == one.reason);
         let near: Vec<String> = nearest.iter().take(3).map(|(_, of)| format!("{}: {}", of.cell, of.reason)).collect();
         let near = if near.is_empty() { left_out.iter().take(3).map(|of| of.reason.clone()).collect() } else { near };
         return Err(Error::bad_input("no candidate meets the budget")

@@ -4,12 +4,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::grid::{Budget, Latency};
+use crate::latency::{Prompt, decode_work};
 use crate::model::{Config, EngineChoice, Load, Program, Trie};
 
 /// What a variant costs by the cost model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Costs {
-    /// Operations of the dense backbone over the prompt, divided by the variant's.
+    /// Operations of the dense backbone over the prompt, and for what is decoded behind it, divided by the variant's.
     pub speedup: f64,
     /// Bytes of the weights that it needs, its operators among them.
     pub bytes: u64,
@@ -19,7 +20,11 @@ impl Costs {
     /// Of a program as it is deployed.
     pub fn of(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
-        let flops = |program: &Program| Trie::new(std::slice::from_ref(program)).flops(config, &load).separate;
+        let (new, read) = (prompt.decode, Prompt { length: prompt.length, batch: prompt.batch });
+        let flops = |program: &Program| {
+            let own = Trie::new(std::slice::from_ref(program)).flops(config, &load).separate;
+            own + new.map_or(0.0, |new| decode_work(config, program, read, new))
+        };
         let dense = Program::dense(config.layers);
         Self { speedup: flops(&dense) / flops(program), bytes: engine.needed_bytes(config, program) }
     }

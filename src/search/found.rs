@@ -173,7 +173,16 @@ impl Found {
     /// The result in one sentence.
     pub fn sentence(&self) -> String {
         let Some(winner) = &self.winner else {
-            return format!("No candidate meets {} when it is measured.", self.budget);
+            let slow = self.candidates.iter().find_map(|of| match &of.fate {
+                Fate::Slow { reason } => Some((of, reason)),
+                _ => None,
+            });
+            // What left the race is not measured, so a deeper cut is what is left to try.
+            let nearest = slow.map_or_else(String::new, |(of, reason)| {
+                let more = of.removed.len() + 1;
+                format!(": {} {reason}; `layers={more}` in the budget instead removes one layer more", of.cell)
+            });
+            return format!("No candidate meets {} when it is measured{nearest}.", self.budget);
         };
         let survivors = self.survivors().count();
         let role = |role: &str| self.judged.iter().find(|of| of.role == role);
@@ -182,7 +191,8 @@ impl Found {
             each.collect::<Vec<_>>().join(" and ")
         };
         let judged = role("winner").map_or_else(String::new, |of| format!(": {} on items it never saw", score(of)));
-        let beside = ["dense", "plain"].into_iter().filter_map(|of| Some(format!("{of} {}", score(role(of)?))));
+        let beside = [("dense", "dense"), ("plain", "plain removal")].into_iter();
+        let beside = beside.filter_map(|(of, said)| Some(format!("{said} {}", score(role(of)?))));
         let beside: Vec<String> = beside.collect();
         let beside = if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) };
         let sure = match survivors {

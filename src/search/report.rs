@@ -149,7 +149,8 @@ fn bytes(of: u64) -> String {
     if size < 1e9 { format!("{:.2} MB", size / 1e6) } else { format!("{:.2} GB", size / 1e9) }
 }
 
-fn markdown(rows: &[Vec<String>]) -> String {
+/// Rows of texts, the first of them heads, in Markdown.
+pub fn markdown(rows: &[Vec<String>]) -> String {
     let line = |row: &Vec<String>| {
         format!("| {} |", row.iter().map(|of| of.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
     };

@@ -1,9 +1,17 @@
-//! How many items a race has seen after each round: as many of each stratum, twice as many round by round.
+//! How many items a race has seen after each round: as many of each stratum, twice as many round by round; and how many are kept.
 
 /// Documents of all tasks in the first round.
 pub const FIRST_DOCUMENTS: usize = 64;
 /// Windows of all texts in the first round.
 pub const FIRST_WINDOWS: usize = 16;
+
+/// Part of each stratum that is kept for the judgement.
+pub const JUDGED: f64 = 0.2;
+
+/// How many of so many items are kept for the judgement.
+pub fn judged(items: usize) -> usize {
+    (items as f64 * JUDGED).round() as usize
+}
 
 /// The rounds of one objective.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::race::{front, judge, mean_of_means};
 use super::route::{Route, layers};
-use super::schedule::Schedule;
+use super::schedule::{Schedule, judged};
 use crate::corpus::PythonRandom;
 use crate::error::Result;
 
@@ -42,14 +42,6 @@ pub struct Simulated {
     pub parted: f64,
     /// The winner's curse: how much better the winner looks in the race than on items that it never saw, in the mean.
     pub curse: f64,
-}
-
-/// Part of each stratum that is kept for the judgement.
-pub const JUDGED: f64 = 0.2;
-
-/// How many of so many items are kept for the judgement.
-pub fn judged(items: usize) -> usize {
-    (items as f64 * JUDGED).round() as usize
 }
 
 /// Runs races in so many orders, each twice: as it is, and with a planted tie.

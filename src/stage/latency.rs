@@ -1,4 +1,4 @@
-//! How long a variant takes over one prompt, on one machine.
+//! How long a variant takes over one prompt, and to decode behind it, on one machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,12 @@ use super::payload::{from_json, to_json};
 use super::program::Programs;
 use super::{Cost, KeyedBackbone, Stage, Words};
 use crate::error::{Error, ErrorKind, Result};
+use crate::grid::Latency;
 use crate::heap;
 use crate::identity::{Identity, MeasureId};
 use crate::latency::{
-    LatencyResult, Patience, Prompt, Rounds, Session, Timed, has_diagonal, in_full, interleaved, passes,
+    DecodeResult, LatencyResult, Patience, Prompt, Rounds, Session, Timed, decode_work, decoded, has_diagonal, in_full,
+    interleaved, passes,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::work::backbone::{BackbonePlan, Variant};
@@ -33,7 +35,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Time,
         part: "latency",
-        about: "Its time over a prompt.",
+        about: "Its time over a prompt, and of what is decoded behind it.",
         what: "latency over",
         reads: |_, _, _| None,
     }),
@@ -44,7 +46,8 @@ pub const STAGE: Stage = Stage {
 pub const LATENCY: &str = "latency.json";
 
 /// Those of a prompt are measured together, so that each key says among which others, and on which machine: no other one's
-/// times stand for its own. `what` is measured by `measure`, a prefill.
+/// times stand for its own. `what` is measured by `measure`, a prefill. How many tokens are decoded stands in a key where
+/// some are.
 pub fn key(
     backbone: KeyedBackbone<'_>,
     operator: Option<&Arc<Key>>,
@@ -53,10 +56,13 @@ pub fn key(
     what: &Arc<Identity>,
 ) -> Key {
     let mut of = backbone.on_engine();
-    if let MeasureId::Prefill { length, batch, warmups, rounds, machine, .. } = measure {
+    if let MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. } = measure {
         of["machine"] = machine.value();
         for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
             of[name] = json!(value);
+        }
+        if let Some(decode) = decode {
+            of["decode"] = json!(decode);
         }
         of["among"] = json!(among);
     }
@@ -64,9 +70,11 @@ pub fn key(
     Key::new(KIND, of, operator).named(backbone.name).about(what)
 }
 
-/// Each variant alone, and all of a comparison anew where one lacks.
-pub fn cost(config: &Config, all: &Trie, prompt: &Load, left: bool) -> Cost {
-    let rounds = passes(1, Rounds::PAPER) as f64 * all.flops(config, prompt).separate;
+/// Each variant alone, and all of a comparison anew where one lacks. Who decodes reads the prompt once more, and all tokens.
+pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
+    let of = |length: usize| all.flops(config, &Load::windows(length * prompt.batch, length)).separate;
+    let pass = of(prompt.length) + prompt.decode.map_or(0.0, |new| of(prompt.length + new));
+    let rounds = passes(1, Rounds::PAPER) as f64 * pass;
     Cost { separate: rounds, shared: rounds, left: if left { rounds } else { 0.0 }, ..Cost::default() }
 }
 
@@ -152,12 +160,12 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
         return Ok(Progressed::Done);
     }
     let candidates = candidates(run, programs, backbone, place)?;
-    let prompt = Prompt { length: prompt.length, batch: prompt.batch };
+    let (decode, prompt) = (prompt.decode, Prompt { length: prompt.length, batch: prompt.batch });
     let started = Instant::now();
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let (config, choice) = (&backbone.config, backbone.engine);
-    let comparison = Comparison { run, config, choice, engine: &*engine, prompt, label: &label, memory };
+    let comparison = Comparison { run, config, choice, engine: &*engine, prompt, decode, label: &label, memory };
     let results = comparison.results(&candidates)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
@@ -203,6 +211,23 @@ fn candidates(
     Ok(candidates)
 }
 
+/// The times of a session, taken program by program.
+struct SessionTimes<'a> {
+    of: &'a Comparison<'a>,
+    first: usize,
+    timed: std::vec::IntoIter<Timed>,
+}
+
+impl SessionTimes<'_> {
+    /// What did not fit has no place among the timed ones.
+    fn next(&mut self, program: &Program) -> Option<Vec<f64>> {
+        match self.of.fits(program).then(|| self.timed.next()).flatten() {
+            Some(Timed::Milliseconds(times)) => Some(times),
+            _ => None,
+        }
+    }
+}
+
 /// One comparison.
 struct Comparison<'a> {
     run: &'a Context<'a>,
@@ -210,6 +235,8 @@ struct Comparison<'a> {
     choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
+    /// New tokens behind it.
+    decode: Option<usize>,
     label: &'a str,
     /// Bytes that weights and intermediates may take.
     memory: u64,
@@ -219,20 +246,83 @@ impl Comparison<'_> {
     fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
         let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
-        let tokens = passes(fit.len(), Rounds::PAPER) * self.prompt.tokens();
-        let load = Load::windows(self.prompt.tokens(), self.prompt.length);
-        let flops = Trie::new(&fit).flops(self.config, &load).separate;
-        let flops = flops * passes(1, Rounds::PAPER) as f64;
+        // Who decodes reads the prompt once more.
+        let behind = self.decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
+        let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
+        let flops = cost(self.config, &Trie::new(&fit), &self.asked(), true).separate;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
+        let prefill = self.session(self.label, (job, self.prompt.tokens()), |after| {
+            interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, after)
+        })?;
+        let decoded = self.decode.map(|new| {
+            let label = format!("{}, decoding", self.label);
+            self.session(&label, (job, behind), |after| {
+                decoded(self.engine, &fit, (self.prompt, new), Rounds::PAPER, Patience::USUAL, after)
+            })
+        });
+        let decoded = decoded.transpose()?;
+        let mut results = Vec::new();
+        let (mut times, mut new_times) = (self.times(prefill), decoded.map(|session| self.times(session)));
+        for candidate in candidates {
+            let TimedVariant { full, by_channel, .. } = candidate;
+            let (of_full, of_channels) =
+                (times.next(full), by_channel.as_ref().and_then(|program| times.next(program)));
+            let decode = self.decode.zip(new_times.as_mut()).map(|(new, times)| DecodeResult {
+                tokens: new * self.prompt.batch,
+                times: times.next(full),
+                by_channel: by_channel.as_ref().and_then(|program| times.next(program)),
+                dense: None,
+                first: times.first,
+                work: decode_work(self.config, full, self.prompt, new),
+                dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
+            });
+            let intermediate_bytes = match &of_full {
+                Some(_) => self.intermediates(full)?,
+                None => None,
+            };
+            results.push(LatencyResult {
+                times: of_full,
+                by_channel: of_channels,
+                dense: None,
+                first: times.first,
+                weight_bytes: self.choice.needed_bytes(self.config, full),
+                intermediate_bytes,
+                dense_bytes: None,
+                decode,
+            });
+        }
+        let dense = candidates.iter().zip(&results).find(|(of, _)| of.is_dense).map(|(_, result)| result.clone());
+        for result in &mut results {
+            result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
+            result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
+            if let Some(decode) = &mut result.decode {
+                decode.dense = dense.as_ref().and_then(|dense| dense.decode.as_ref()?.times.clone());
+            }
+        }
+        self.run.finish(job);
+        Ok(results)
+    }
+
+    fn asked(&self) -> Latency {
+        let Prompt { length, batch } = self.prompt;
+        Latency { length, batch, decode: self.decode }
+    }
+
+    /// Rounds of all that fit, as a part of a job that has `tokens` for each pass.
+    fn session(
+        &self,
+        label: &str,
+        (job, tokens): (usize, usize),
+        rounds: impl FnOnce(&mut dyn FnMut(bool) -> Result<()>) -> Result<Session>,
+    ) -> Result<Session> {
         let mut goes_on = false;
         let mut after = |asked: bool| {
             if asked {
-                return self.run.advance_timing(job, self.prompt.tokens());
+                return self.run.advance_timing(job, tokens);
             }
             // They are no progress in what was announced.
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
-                let label = self.label;
                 self.run.note(format!(
                     "{label}: the first {first} rounds are noise; up to {rounds} more are made, for as long as those took or \
                      {seconds:.0} s"
@@ -240,40 +330,12 @@ impl Comparison<'_> {
             }
             self.run.check_stop()
         };
-        let session = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, &mut after);
-        let Session { timed, first } = session.map_err(|error| error.at(self.label.to_string()))?;
-        // What did not fit has no place among the timed ones.
-        let mut timed = timed.into_iter();
-        let mut next = |program: &Program| match self.fits(program).then(|| timed.next()).flatten() {
-            Some(Timed::Milliseconds(times)) => Some(times),
-            _ => None,
-        };
-        let mut results = Vec::new();
-        for candidate in candidates {
-            let times = next(&candidate.full);
-            let by_channel = candidate.by_channel.as_ref().and_then(&mut next);
-            let weight_bytes = self.choice.needed_bytes(self.config, &candidate.full);
-            let intermediate_bytes = match &times {
-                Some(_) => self.intermediates(&candidate.full)?,
-                None => None,
-            };
-            results.push(LatencyResult {
-                times,
-                by_channel,
-                dense: None,
-                first,
-                weight_bytes,
-                intermediate_bytes,
-                dense_bytes: None,
-            });
-        }
-        let dense = candidates.iter().zip(&results).find(|(of, _)| of.is_dense).map(|(_, result)| result.clone());
-        for result in &mut results {
-            result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
-            result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
-        }
-        self.run.finish(job);
-        Ok(results)
+        rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
+    }
+
+    /// What came of a session, for the programs in their order.
+    fn times(&self, session: Session) -> SessionTimes<'_> {
+        SessionTimes { of: self, first: session.first, timed: session.timed.into_iter() }
     }
 
     /// Whether weights and intermediates lie in this machine's memory. A device of its own tells when its own is used up.
@@ -283,7 +345,10 @@ impl Comparison<'_> {
 
     /// Whether memory is likely to suffice for a pass.
     fn fits(&self, program: &Program) -> bool {
-        let wanted = self.choice.needed_bytes(self.config, program) + self.config.batch_bytes(self.prompt.tokens(), 1);
+        let Prompt { length, batch } = self.prompt;
+        let cached = self.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
+        let held = self.config.batch_bytes(self.prompt.tokens(), 1) + cached;
+        let wanted = self.choice.needed_bytes(self.config, program) + held;
         !self.in_memory() || wanted <= self.memory
     }
 

@@ -21,7 +21,7 @@ use crate::evaluate::{EvalSet, perplexity};
 use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
-use crate::tasks::{Items, Request, Solutions};
+use crate::tasks::Solutions;
 use crate::work::backbone::{Evaluation, Subject};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 use std::sync::Arc;
@@ -181,28 +181,20 @@ pub struct TaskTokens {
     places: Vec<Vec<[Range<usize>; 2]>>,
 }
 
-/// Stores the requests of a task.
-pub fn store_requests(store: &Store, key: &Key, items: &Items, requests: &[Request], seconds: f64) -> Result<()> {
-    let mut ids: Vec<u32> = Vec::new();
-    let mut lengths: Vec<Vec<[usize; 2]>> = Vec::new();
-    for of_document in requests.chunk_by(|a, b| a.document == b.document) {
-        for request in of_document {
-            ids.extend(&request.input_ids);
-            ids.extend(&request.continuation_ids);
-        }
-        let length = |request: &Request| [request.input_ids.len(), request.continuation_ids.len()];
-        lengths.push(of_document.iter().map(length).collect());
-    }
-    let tokens = TaskTokens { places: places(&lengths), ids };
+/// Stores the requests of a task: their ids, the lengths of input and continuation of what is scored together, and what its
+/// documents are judged by, with its name.
+fn store_requests(
+    store: &Store,
+    key: &Key,
+    (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
+    judged_by: (&str, Vec<u8>),
+    seconds: f64,
+) -> Result<()> {
+    let tokens = TaskTokens { places: places(lengths), ids };
     let choices = tokens.choices();
     let eval_set = MultipleChoiceEval::new(&choices, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
-    let payloads = [
-        (IDS, id_bytes(&tokens.ids)),
-        (REQUESTS, to_json(&lengths)?),
-        (SHEET, to_json(&Solutions::of(items, requests)?)?),
-        (LOAD, load_bytes(&load)),
-    ];
+    let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
     put(store, key, seconds, &payloads)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ghostlab_definitions::ChatTemplate;
+use ghostlab_definitions::{ChatTemplate, native};
 use rayon::prelude::*;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::files::{parts, regular};
 use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
-use crate::tasks::{DocumentLimit, Task, read_rows};
+use crate::tasks::{DocumentLimit, Task};
 use ghostlab_store::{Input, Store};
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -134,9 +134,8 @@ impl Inputs {
             let data = &grid.tasks[name];
             let task = Task::find(data.task.as_deref().unwrap_or(name))?;
             let files = task.files(&data.path)?;
-            let rows = |file: &PathBuf| read_rows(file, task.columns).map(|rows| rows.len());
             let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-            Ok((name.to_owned(), self.guarded(&paths, || files.iter().map(rows).sum())?))
+            Ok((name.to_owned(), self.guarded(&paths, || native::rows(task, &files))?.len()))
         };
         limited.into_par_iter().map(count).collect()
     }
@@ -166,7 +165,7 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// What a reader has to be told of a grid's texts: those that are calibrated on and evaluated on. `hashes` are those of the
+/// What a reader has to be told of a grid: what a search cannot choose, and texts that are calibrated on and evaluated on. `hashes` are those of the
 /// inputs, by path.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let content = |corpus: &str| {
@@ -176,7 +175,9 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
         };
         Some(grid.corpora.get(corpus)?.files().into_iter().map(hash).collect::<Vec<_>>())
     };
-    let mut warnings = Vec::new();
+    let unselectable = grid.search.iter().flat_map(|of| &of.unselectable);
+    let mut warnings: Vec<String> =
+        unselectable.map(|of| format!("Left out: {of} of `{}`: {}", of.backbone, of.reason)).collect();
     for calibration in &grid.calibration {
         let one = &calibration.corpus;
         for other in grid.evaluate.perplexity.iter().map(|text| &text.corpus) {

@@ -15,7 +15,9 @@ pub mod pairs;
 pub mod seen;
 pub mod world;
 
-pub use of_core::{assert_close, checkout, engines, fixture, flat, json, numbers, relative_error, shared, tensors};
+pub use of_core::{
+    assert_close, candle, checkout, engines, fixture, flat, gpu, json, numbers, relative_error, shared, tensors,
+};
 
 /// The numbers of a `numbers.json`, each with what its cell and its column say of all.
 pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {

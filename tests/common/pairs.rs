@@ -585,6 +585,9 @@ pub fn unlike() -> Vec<Pair> {
         pair("more prompts at a time", &["measure.prefill.batch"], |of| {
             of.grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
         }),
+        pair("tokens decoded behind a prompt", &["measure.prefill.decode"], |of| {
+            of.grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
+        }),
         between(
             "other neighbours of a time",
             &["measure.prefill.among"],

@@ -165,16 +165,17 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                 let absent = |key: &&Value| value.is_object() && value.get(key.as_str().unwrap()).is_none();
                 rule.as_array().unwrap().iter().find(absent).map(|key| format!("{value} lacks {key}"))
             }
-            "dependencies" => rule
-                .as_object()
-                .unwrap()
-                .iter()
-                .filter(|(key, _)| value.get(key.as_str()).is_some())
-                .find_map(|(key, others)| {
-                    let absent =
-                        others.as_array().unwrap().iter().find(|other| value.get(other.as_str().unwrap()).is_none());
-                    absent.map(|other| format!("{key} without {other}"))
-                }),
+            "dependencies" => {
+                rule.as_object().unwrap().iter().filter(|(key, _)| value.get(key.as_str()).is_some()).find_map(
+                    |(key, others)| {
+                        let Some(others) = others.as_array() else {
+                            return problem(others, value, root).map(|text| format!("{key}: {text}"));
+                        };
+                        let absent = others.iter().find(|other| value.get(other.as_str().unwrap()).is_none());
+                        absent.map(|other| format!("{key} without {other}"))
+                    },
+                )
+            }
             "properties" => value.as_object().into_iter().flatten().find_map(|(key, inner)| {
                 rule.get(key).and_then(|schema| problem(schema, inner, root)).map(|text| format!("{key}: {text}"))
             }),
@@ -266,5 +267,32 @@ fn the_schema_refuses_what_the_reader_refuses() {
         ("depth: [3, 5]", "depth: 3\nexclude: [{recovery: ghosted, calibration: {seed: [1, 2]}}]\ninclude: []"),
     ] {
         assert_eq!(problem(&schema, &yaml(&good_but(from, to)), &schema), None, "{to}");
+    }
+}
+
+#[test]
+fn depths_may_be_left_out_where_the_budget_of_a_search_has_layers() {
+    let (schema, place) = (json_schema(), Place::new());
+    let raced = |budget: &str| {
+        let text = GOOD.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
+        assert_ne!(text, GOOD);
+        text
+    };
+    let without = |text: String, line: &str| {
+        assert!(text.contains(line));
+        text.replace(line, "")
+    };
+    let depths = "depth: [3, 5]\n";
+    for (text, sound) in [
+        (raced("{layers: 3}"), true),
+        (without(raced("{layers: [3, 5]}"), depths), true),
+        (without(raced("{layers: 3, memory: 2GB}"), depths), true),
+        (raced("{speedup: 1.3}"), true),
+        (without(raced("{speedup: 1.3}"), depths), false),
+        (without(raced("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
+        (without(GOOD.to_owned(), depths), false),
+    ] {
+        let (said, read) = (problem(&schema, &yaml(&text), &schema), place.load(&text, &[]));
+        assert_eq!((said.is_none(), read.is_ok()), (sound, sound), "{text}{said:?} {read:?}");
     }
 }

@@ -14,6 +14,8 @@ TINY = ROOT / "data/tiny"
 REAL = ROOT.parent / "shared/real"
 # f32 on both sides: losses of windows to a ten-thousandth, log-likelihoods of a whole answer to a thousandth of a nat.
 LOSS, LIKELIHOOD = 1e-4, 1e-3
+# In bf16, where they have everything in it, and ours only what is multiplied: what eight bits of a mantissa leave.
+LOSS_BF16, LIKELIHOOD_BF16 = 5e-2, 2.0
 
 
 class Differs(Exception):
@@ -56,6 +58,7 @@ class Bench:
         self.rounds = 1 if self.quick else arguments.rounds
         self.threads = arguments.threads
         self.ghostlab, self.driver = Path(arguments.ghostlab).resolve(), Path(arguments.driver).resolve()
+        self.tiny = self.ghostlab.with_name("ghostlab-tiny")
         self.real = REAL.exists() and not self.quick
         self.backbone = REAL / "backbone" if self.real else TINY / "llama"
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import exported
-from bench import LIKELIHOOD, REAL, ROOT, TINY, Row, difference, fastest
+from bench import LIKELIHOOD, LIKELIHOOD_BF16, REAL, ROOT, TINY, Row, difference, fastest
 
 TASKS = ("arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race")
 HARNESS = "lm-evaluation-harness"
@@ -42,12 +42,12 @@ class Harness:
         self.tasks = exported.local_tasks(here, of_tasks)
         self.manager = TaskManager(include_path=str(here))
 
-    def score(self, folder, limit, batch):
+    def score(self, folder, limit, batch, kind="float32"):
         """Loads a folder and scores it; the seconds, and by task the log-likelihoods of all choices in order."""
         started = time.perf_counter()
         # Its bars.
         with contextlib.redirect_stderr(io.StringIO()):
-            scored = exported.evaluate(self.manager, folder, self.tasks.values(), limit, batch, samples=True)
+            scored = exported.evaluate(self.manager, folder, self.tasks.values(), limit, batch, samples=True, kind=kind)
         seconds = time.perf_counter() - started
         found = {}
         for task, own in self.tasks.items():
@@ -56,9 +56,9 @@ class Harness:
         return seconds, found
 
 
-def apart(cell, mine, other):
+def apart(cell, mine, other, tolerance=LIKELIHOOD):
     """How far the log-likelihoods of a cell are apart, by task."""
-    return max(difference(f"{cell}, {task}: ln p of a choice", mine[task], other[task], LIKELIHOOD) for task in TASKS)
+    return max(difference(f"{cell}, {task}: ln p of a choice", mine[task], other[task], tolerance) for task in TASKS)
 
 
 def choices(bench):
@@ -73,21 +73,23 @@ def choices(bench):
     }
     file = bench.new("choices") / "grid.yaml"
     file.write_text(json.dumps(grid))
-    batch = fastest(bench.size((8, 32), (8,)), lambda size: harness.score(bench.backbone, min(limit, 5), size))
+    published = [task for task, file in of_tasks.items() if REAL in file.parents]
+    for kind, theirs_kind, tolerance in (("f32", "float32", LIKELIHOOD), ("bf16", "bfloat16", LIKELIHOOD_BF16)):
+        batch = fastest(bench.size((8, 32), (8,)), lambda size: harness.score(bench.backbone, min(limit, 5), size, theirs_kind))
 
-    def ours():
-        # A store of its own: nothing of an earlier round is taken.
-        store, results = bench.new("choices/store"), bench.new("choices/results")
-        seconds, _ = bench.program("run", file, "--store", store, "--results", results)
-        return seconds, {task: of for (_, task), of in likelihoods(results).items()}
+        def ours():
+            # A store of its own: nothing of an earlier round is taken.
+            store, results = bench.new("choices/store"), bench.new("choices/results")
+            seconds, _ = bench.program("run", file, "--store", store, "--results", results, "--dtype", kind)
+            return seconds, {task: of for (_, task), of in likelihoods(results).items()}
 
-    seconds, (mine, other) = bench.by_turns(ours, lambda: harness.score(bench.backbone, limit, batch))
-    worst = apart("dense", mine, other)
-    notes = [f"the harness in batches of {batch}"]
-    if published := [task for task, file in of_tasks.items() if REAL in file.parents]:
-        notes.append(f"published documents of {', '.join(published)}; the tiny world's of the others")
-    what = f"{limit * len(TASKS)} documents of nine tasks, dense, from nothing to tables"
-    yield Row("choices", what, HARNESS, *seconds, f"ln p {worst:.0e} ({LIKELIHOOD:.0e})", "6", notes)
+        seconds, (mine, other) = bench.by_turns(ours, lambda: harness.score(bench.backbone, limit, batch, theirs_kind))
+        worst = apart("dense", mine, other, tolerance)
+        notes = [f"the harness in batches of {batch}"]
+        if published:
+            notes.append(f"published documents of {', '.join(published)}; the tiny world's of the others")
+        what = f"{limit * len(TASKS)} documents of nine tasks in {kind}, dense, from nothing to tables"
+        yield Row("choices", what, f"{HARNESS} in {kind}", *seconds, f"ln p {worst:.0e} ({tolerance:.0e})", "7", notes)
 
 
 def table2(bench):

@@ -5,10 +5,11 @@ import json
 import math
 import shutil
 import statistics
+import subprocess
 import time
 from pathlib import Path
 
-from bench import LOSS, REAL, TINY, Differs, Row, answer, difference, fastest
+from bench import LOSS, LOSS_BF16, REAL, TINY, Differs, Row, answer, difference, fastest
 
 RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"]
 
@@ -37,12 +38,12 @@ def windows(file, backbone, count, length):
     return [ids[start : start + length] for start in range(0, count * length, length)]
 
 
-def load(folder):
+def load(folder, kind="float32"):
     import torch
     from transformers import AutoModelForCausalLM
 
     code = (Path(folder) / "modeling_ghostlab.py").exists()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=code).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind), trust_remote_code=code).eval()
 
 
 def losses(model, ids, batch):
@@ -54,7 +55,8 @@ def losses(model, ids, batch):
         for first in range(0, len(ids), batch):
             some = torch.tensor(ids[first : first + batch])  # [batch, length]
             logits = model(some, use_cache=False).logits[:, :-1]  # [batch, length - 1, vocab]
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), some[:, 1:].flatten(), reduction="none")
+            targets = some[:, 1:].flatten()
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets, reduction="none")
             found += loss.view(len(some), -1).double().mean(dim=1).tolist()
     return found
 
@@ -68,8 +70,18 @@ def forward(bench):
     ids = windows(text(bench.real, "test"), bench.backbone, count, length)
     file = bench.new("forward") / "windows.json"
     file.write_text(json.dumps(ids))
-    driver, model = bench.started("forward", bench.backbone, file), load(bench.backbone)
-    batch = fastest(bench.size((2, 8), (4,)), lambda size: losses(model, ids[:16], size))
+    aims = {"f32": ("float32", LOSS, "1.5"), "bf16": ("bfloat16", LOSS_BF16, "2")}
+    for kind, (theirs, tolerance, aim) in aims.items():
+        yield forward_in(bench, "forward", bench.backbone, (file, ids), (kind, theirs, tolerance, aim))
+
+
+def forward_in(bench, part, backbone, given, how):
+    """Both sides in one float type: products in bf16 of ours, everything in it of theirs."""
+    (file, ids), (kind, theirs_kind, tolerance, aim) = given, how
+    count, length = len(ids), len(ids[0])
+    driver, model = bench.started("forward", backbone, file, kind), load(backbone, theirs_kind)
+    sizes = [size for size in bench.size((1, 2, 4, 8), (4,)) if size <= count]
+    batch = fastest(sizes, lambda size: losses(model, ids[: max(sizes[-1], 1)], size))
     answer(driver)
 
     def ours():
@@ -83,15 +95,38 @@ def forward(bench):
 
     seconds, (mine, other) = bench.by_turns(ours, theirs)
     driver.communicate()
-    apart = difference("the loss of each window", mine, other, LOSS)
+    apart = difference("the loss of each window", mine, other, tolerance)
     speed = [f"{count * length / statistics.median(of):,.0f}" for of in seconds]
     notes = [
         f"{speed[0]} tokens/s against {speed[1]}",
         f"perplexity {perplexity(mine):.5f} and {perplexity(other):.5f}",
         f"transformers in batches of {batch}",
     ]
-    what = f"dense forward with head and loss, {count} windows of {length}"
-    yield Row("forward", what, "transformers", *seconds, f"losses {apart:.0e} ({LOSS:.0e})", "1.5", notes)
+    what = f"dense forward with head and loss in {kind}, {count} windows of {length}"
+    return Row(part, what, f"transformers in {kind}", *seconds, f"losses {apart:.0e} ({tolerance:.0e})", aim, notes)
+
+
+# Two layers of Llama-3.1-8B with its embedding and head.
+WIDE = ("llama-3.1-8b", 2)
+
+
+def wide(bench):
+    import random
+
+    like, layers = WIDE
+    folder = TINY / "llama"
+    # Gigabytes: where only agreement is asked for, a small one does.
+    if not bench.quick:
+        folder = bench.new("wide") / "model"
+        command = [bench.tiny, "random", "--like", like, "--layers", str(layers), folder]
+        subprocess.run(command, check=True, capture_output=True)
+    count, length = bench.size((2, 512), (1, 16))
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    ids = [[random.Random(at).randrange(vocabulary) for at in range(row * length, (row + 1) * length)] for row in range(count)]
+    file = bench.folder / "wide.json"
+    file.write_text(json.dumps(ids))
+    for how in (("f32", "float32", LOSS, "1.2"), ("bf16", "bfloat16", LOSS_BF16, "1.3")):
+        yield forward_in(bench, "wide", folder, (file, ids), how)
 
 
 def cell_of(folder):

@@ -183,6 +183,17 @@ fn what_runs_together_and_in_which_order_changes_no_token() {
 }
 
 #[test]
+fn of_a_longer_prompt_the_last_tokens_stay() {
+    let (engine, settings) = (decoder("llama-gqa"), settings());
+    let long = ids(9, 200);
+    let room = settings.context - settings.max_new_tokens;
+    let of = |ids: &[u32]| [Prompt { identity: "one".to_owned(), ids: ids.to_vec() }];
+    let expected = run(&engine, &of(&long[long.len() - room..]), &settings);
+    assert_eq!(run(&engine, &of(&long), &settings), expected);
+    assert_ne!(run(&engine, &of(&long[..room]), &settings), expected, "else nothing is shown");
+}
+
+#[test]
 fn a_small_cache_gives_the_same_and_one_without_room_is_refused_with_the_bytes() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::regular;
+use ghostlab_core::tasks::python::is_space;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
@@ -14,7 +15,7 @@ use crate::budget::begin;
 use crate::exchange::jinja;
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
-use crate::value::{Value, is_space};
+use crate::value::Value;
 
 /// What transformers puts behind the last message, to find where it ends.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";

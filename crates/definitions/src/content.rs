@@ -12,8 +12,8 @@ use crate::metric::Kind;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
-/// Keys that neither a request nor a score depends on: names, and where rows lie. How many examples are shown is asked for.
-const NAMES: [&str; 14] = [
+/// Keys that neither a request nor a score depends on: names, where rows lie and what is checked of them. How many examples are shown is asked for.
+const NAMES: [&str; 15] = [
     "task",
     "task_alias",
     "tag",
@@ -25,6 +25,7 @@ const NAMES: [&str; 14] = [
     "dataset_path",
     "dataset_name",
     "dataset_kwargs",
+    "columns",
     "unsafe_code",
     "num_fewshot",
     "repeats",

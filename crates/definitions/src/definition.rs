@@ -3,9 +3,11 @@
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::aggregate::Aggregation;
+use crate::column::{self, Column};
 use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
+use crate::prepared::{self, Prepare};
 use crate::source;
 use crate::template::Template;
 use crate::value::Value;
@@ -20,6 +22,15 @@ pub struct Data {
     pub name: Option<String>,
     /// What else the loader is told (`data_files`, `data_dir`, `revision`, …).
     pub options: Value,
+    /// The columns that every row has; none where nothing is said.
+    pub fields: Vec<Column>,
+}
+
+impl Data {
+    /// The columns that are read of a table, where they are named.
+    pub fn columns(&self) -> Option<Vec<String>> {
+        (!self.fields.is_empty()).then(|| column::names(&self.fields))
+    }
 }
 
 /// How a field is made of a document.
@@ -73,6 +84,8 @@ pub struct Definition {
     pub test: Option<String>,
     /// Only rows with one of these values in these columns are documents.
     pub keep_rows: Vec<(String, Vec<Value>)>,
+    /// What adds columns to a row.
+    pub prepare: Option<Prepare>,
     /// What is asked for.
     pub output: Output,
     /// The question.
@@ -115,7 +128,7 @@ const NOT_OFFERED: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
 /// What the loader of a data set may be told; the first has no effect, as no script is ever run.
 const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "task",
     "dataset_path",
     "dataset_name",
@@ -139,8 +152,9 @@ const KEYS: [&str; 25] = [
     "filter_list",
     "gen_prefix",
     "keep_rows",
+    "columns",
+    "prepare",
     "unsafe_code",
-    "fewshot_config",
 ];
 
 impl Definition {
@@ -302,7 +316,8 @@ impl Reader<'_> {
             Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
             None => Value::Map(Vec::new()),
         };
-        let data = Data { path, name: self.text("dataset_name")?, options };
+        let fields = self.get("columns")?.map(column::columns).transpose()?.unwrap_or_default();
+        let data = Data { path, name: self.text("dataset_name")?, options, fields };
         let text = self.field("doc_to_text")?.ok_or_else(|| absent("doc_to_text"))?;
         let target = self.field("doc_to_target")?.ok_or_else(|| absent("doc_to_target"))?;
         let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
@@ -338,6 +353,7 @@ impl Reader<'_> {
             test,
             source: source::source(self.node, &keep_rows)?,
             keep_rows,
+            prepare: self.prepare()?,
             output,
             description: self
                 .field("description")?
@@ -370,6 +386,12 @@ impl Reader<'_> {
             examples(node, &mut definition.examples)?;
         }
         Ok(definition)
+    }
+
+    fn prepare(&self) -> Result<Option<Prepare>> {
+        let Some(node) = self.get("prepare")? else { return Ok(None) };
+        let found = prepared::ALL.into_iter().find(|of| node.text() == Some(of.name));
+        found.map(Some).ok_or_else(|| wrong("prepare", &prepared::ALL.map(|of| of.name).join(", "), node))
     }
 
     fn keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {

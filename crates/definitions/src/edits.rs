@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::value::words;
+use ghostlab_core::tasks::python::words;
 
 const MOST_WORDS: usize = 10;
 const MOST_DISTANCE: usize = 50;

@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::tasks::python::strip;
 
 use crate::pattern::{Pattern, escaped};
-use crate::value::{Value, strip};
+use crate::value::Value;
 use crate::yaml::{Node, Tree, hooked, wrong};
 
 /// What a pattern finds, where it finds nothing.

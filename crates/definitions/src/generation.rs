@@ -130,6 +130,7 @@ mod tests {
         let refused = [
             ("num_beams", Value::Int(4)),
             ("repetition_penalty", Value::Float(1.1)),
+            ("think_end_token", Value::from("</think>")),
             ("max_gen_toks", Value::Int(0)),
             ("do_sample", Value::from("yes")),
         ];

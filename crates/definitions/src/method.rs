@@ -1,11 +1,12 @@
 //! The methods of Python's texts, lists and maps that templates call.
 
+use ghostlab_core::tasks::python::{capitalize, is_space, words};
 use minijinja::value::{ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value as Jinja};
 
 use crate::budget::printed;
 use crate::exchange::{jinja, python};
-use crate::value::{Value, is_space, words};
+use crate::value::Value;
 
 /// All names that [`call`] knows.
 pub(crate) const METHODS: [&str; 26] = [
@@ -83,7 +84,7 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
             printed(text.len().saturating_add(times.saturating_mul(new.len())))?;
             Jinja::from(most.map_or_else(|| text.replace(&old, &new), |most| text.replacen(&old, &new, most)))
         }
-        "capitalize" => Jinja::from(capitalized(text)),
+        "capitalize" => Jinja::from(capitalize(text)),
         "lower" => Jinja::from(text.to_lowercase()),
         "upper" => Jinja::from(text.to_uppercase()),
         "title" => {
@@ -154,13 +155,6 @@ fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Resu
             owned(parts)
         }
     })
-}
-
-/// Python's `str.capitalize`.
-pub(crate) fn capitalized(text: &str) -> String {
-    let mut chars = text.chars();
-    let Some(first) = chars.next() else { return String::new() };
-    first.to_uppercase().chain(chars.as_str().to_lowercase().chars()).collect()
 }
 
 /// Python's `str.isdigit`, but for a few enclosed digits.

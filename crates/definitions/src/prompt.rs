@@ -1,8 +1,9 @@
 //! Messages of a prompt, and how they become one text.
 
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::tasks::python::is_space;
 
-use crate::value::{Value, is_space};
+use crate::value::Value;
 
 /// Who says something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,14 @@
 //! Answers of a model to scores.
 
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::tasks::python::is_space;
 
 use crate::aggregate::{Item, Part, grouped};
 use crate::library::Group;
 use crate::metric::{Kind, Metric, Output};
 use crate::prompt::choice;
 use crate::task::{Request, Task};
-use crate::value::{Value, is_space};
+use crate::value::Value;
 
 /// What a model answers to a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +77,7 @@ pub fn judged(task: &Task, documents: &[Vec<Answer>], draws: usize) -> Result<Ve
     for pipeline in &of.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); of.metrics.len()];
         for (at, own) in documents.iter().enumerate() {
-            let place = |error: Error| error.at(format!("task {}, document {}", of.name, at + 1));
+            let place = |error: Error| error.at(task.place(at));
             let document = task.documents.get(at).ok_or_else(|| Error::bad_input("an answer is of no document"))?;
             let noted = match of.output {
                 Output::Generate => {
@@ -198,11 +199,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     let by = |lengths: &dyn Fn(&str) -> usize| {
         largest(&all.iter().zip(&texts).map(|(number, text)| number / lengths(text) as f64).collect::<Vec<_>>())
     };
-    let gold = if task.several_contexts {
-        task.columns.text(&of.text, document)?
-    } else {
-        task.columns.target(&of.target, document)?
-    };
+    let gold = task.gold(document)?;
     // The number of a choice; -100 where there is none, which is scored as wrong.
     let numbered = |gold: &Value| match (gold.as_int(), gold.as_text()) {
         (Some(number), _) => Ok(if number < i64::try_from(count).unwrap_or(i64::MAX) { number } else { -100 }),

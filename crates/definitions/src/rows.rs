@@ -1,28 +1,33 @@
-//! Rows of a data set: a trait that others implement for the hub and parquet, and readers of local files.
+//! Rows of a data set: a trait that others implement, and files of this machine.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::limit::TextLimit;
-use ghostlab_core::files::rows::{RowFiles, RowForm};
-use ghostlab_core::files::{gzip, regular};
-use ghostlab_core::tasks::{format as form, split_files};
+use ghostlab_core::files::gzip;
+use ghostlab_core::files::limit::{MOST_ROWS, TextLimit};
+use ghostlab_core::files::rows::{JsonLines, RowFiles, RowForm, bad, describe};
+use ghostlab_core::tasks::split_files;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::definition::Data;
 use crate::parquet;
+use crate::row::Row;
 use crate::value::Value;
+
+const FILES: RowFiles =
+    RowFiles { noun: "task", text: false, expected: "one JSON object per line, or one list of objects", hint: None };
 
 /// Where rows come from.
 pub trait Rows {
-    /// The rows of a split in their order, each a map of columns.
+    /// The rows of a split in their order.
     ///
     /// # Errors
     /// When the data set, its configuration or the split is not there, or cannot be read.
-    fn rows(&self, data: &Data, split: &str) -> Result<Box<dyn Iterator<Item = Result<Value>> + '_>>;
+    fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>>;
 }
 
 /// Files of a folder, one for each split: `test.jsonl` or `test.json`, in a folder of the data set's name where there is one.
@@ -33,7 +38,7 @@ pub struct LocalRows {
 }
 
 impl Rows for LocalRows {
-    fn rows(&self, data: &Data, split: &str) -> Result<Box<dyn Iterator<Item = Result<Value>> + '_>> {
+    fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
         let own =
             [data.path.as_str(), data.name.as_deref().unwrap_or("")].iter().fold(self.folder.clone(), |path, part| {
                 let inner = path.join(part);
@@ -46,7 +51,7 @@ impl Rows for LocalRows {
                 .at(own.display().to_string())
                 .expected(format!("{split}.jsonl or {split}.json"))
         })?;
-        Ok(Box::new(json_rows(&path)?.into_iter().map(Ok)))
+        table(&path, data.columns())
     }
 }
 
@@ -91,7 +96,7 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
         if folder.is_dir() {
             let entries = fs::read_dir(&folder).map_err(|error| Error::io("read", &folder, &error))?;
             let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-            files.retain(|file| file.is_file() && form(file).is_ok());
+            files.retain(|file| file.is_file() && format(file).is_ok());
             files.sort();
             if !files.is_empty() {
                 return Ok(files);
@@ -106,83 +111,128 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
 }
 
 impl Rows for FileRows {
-    fn rows(&self, _: &Data, split: &str) -> Result<Box<dyn Iterator<Item = Result<Value>> + '_>> {
+    fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
         let files = self.splits.get(split).ok_or_else(|| {
             Error::missing(format!("nobody says which file the split `{split}` is"))
                 .found(self.splits.keys().cloned().collect::<Vec<_>>().join(", "))
         })?;
         let mut rows = Vec::new();
         for file in files {
-            rows.extend(table(file)?);
+            rows.extend(table(file, data.columns())?);
         }
-        Ok(Box::new(rows.into_iter().map(Ok)))
+        Ok(rows)
     }
 }
 
-/// The rows of a file in any of the forms that tasks are read from.
+/// The rows of one file, in its order.
+///
+/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of objects.
+///   Without `columns` one that a row lacks is `None` in it.
+/// - `.parquet`: one row per row of the table, all columns or only those named; lists and structs become lists and maps.
 ///
 /// # Errors
-/// When the file cannot be read, or holds anything but rows.
-pub fn table(path: &Path) -> Result<Vec<Value>> {
-    const FILES: RowFiles = RowFiles {
-        noun: "data",
-        text: false,
-        expected: "one JSON object per line, or one list of objects",
-        hint: None,
-    };
+/// An absent or unreadable file is [`Kind::Missing`](ghostlab_core::error::ErrorKind::Missing). Anything wrong inside it is bad
+/// input, with the line or row: no rows, bytes that are not UTF-8, a file cut short, a line that is not a JSON object, a column
+/// of a parquet file that is absent or of a type without a JSON form. (In JSON each row is asked for its columns when it is
+/// used.)
+pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     let limit = TextLimit::current().of_json();
     let (file, form) = FILES.open(path, limit)?;
-    match form {
-        RowForm::Parquet => parquet::rows(file, path),
-        RowForm::Json { zipped: true } => {
+    let rows = match form {
+        RowForm::Parquet => parquet::rows(file, path, columns)?,
+        RowForm::Json { zipped } => {
             let mut bytes = Vec::new();
-            gzip::reader(file, limit).read_to_end(&mut bytes).map_err(|error| {
-                gzip::damage(path, limit, &error).unwrap_or_else(|| Error::io("read", path, &error))
+            let read = match zipped {
+                true => gzip::reader(file, limit).read_to_end(&mut bytes),
+                false => BufReader::new(file).read_to_end(&mut bytes),
+            };
+            read.map_err(|error| {
+                let damage = if zipped { gzip::damage(path, limit, &error) } else { None };
+                damage.unwrap_or_else(|| Error::io("read", path, &error))
             })?;
-            json_of(&bytes, path)
+            let mut rows =
+                if bytes.trim_ascii_start().starts_with(b"[") { list(&bytes, path)? } else { lines(&bytes, path)? };
+            if columns.is_none() {
+                fill(&mut rows);
+            }
+            rows
         }
-        _ => json_rows(path),
-    }
+        RowForm::Text => Vec::new(),
+    };
+    if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
 
-/// Rows of a JSON file: an object a line, or one list of objects. A column that a row lacks is `None` in it.
+/// The name of the format that a file of rows is read as: its bytes alone do not say it.
 ///
 /// # Errors
-/// When the file cannot be read, or holds anything but objects.
-pub fn json_rows(path: &Path) -> Result<Vec<Value>> {
-    json_of(&regular::read(path)?, path)
+/// A name whose ending is none of those that [`table`] knows.
+pub fn format(path: &Path) -> Result<&'static str> {
+    Ok(match FILES.form(path)? {
+        RowForm::Json { zipped: false } => "json",
+        RowForm::Json { zipped: true } => "json.gz",
+        RowForm::Parquet => "parquet",
+        RowForm::Text => "text",
+    })
 }
 
-fn json_of(bytes: &[u8], path: &Path) -> Result<Vec<Value>> {
-    let bad = |line: usize, what: &str, found: String| {
-        Error::bad_input(what.to_owned()).at(format!("{}:{line}", path.display())).found(found)
-    };
-    let mut rows: Vec<Value> = Vec::new();
-    if bytes.trim_ascii_start().starts_with(b"[") {
-        rows =
-            serde_json::from_slice(bytes).map_err(|error| bad(error.line(), "this is no JSON", error.to_string()))?;
-    } else {
-        for (at, line) in bytes.split(|b| *b == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
-            let row =
-                serde_json::from_slice(line).map_err(|error| bad(at + 1, "this is no JSON", error.to_string()))?;
-            rows.push(row);
-        }
+fn row(value: Value, place: String) -> Result<Row> {
+    match value {
+        Value::Map(_) => Ok(Row { place, value }),
+        other => Err(Error::bad_input("this is not a row")
+            .at(place)
+            .expected("a JSON object")
+            .found(describe(&json!(other)))),
     }
+}
+
+fn lines(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
+    let mut lines = JsonLines::new(&FILES, bytes, (path, false));
+    let mut rows = Vec::new();
+    while let Some(value) = lines.next_value()? {
+        if rows.len() == MOST_ROWS {
+            return Err(Error::bad_input("the task file has too many rows")
+                .at(lines.place())
+                .expected(format!("at most {MOST_ROWS}")));
+        }
+        rows.push(row(value, lines.place())?);
+    }
+    Ok(rows)
+}
+
+/// One list of objects, as some tools write it.
+fn list(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
+    let value: Value = FILES
+        .json(bytes, "text", |error| format!("line {}, column {}", error.line(), error.column()))
+        .map_err(|error| error.at(path.display().to_string()))?;
+    let Value::List(values) = value else { return Err(bad("the file is not a list of rows", path)) };
+    values.into_iter().zip(1..).map(|(value, number)| row(value, format!("{}, row {number}", path.display()))).collect()
+}
+
+/// A column that a row lacks is `None` in it.
+fn fill(rows: &mut [Row]) {
     let mut columns: Vec<Value> = Vec::new();
-    for (at, row) in rows.iter().enumerate() {
-        let Value::Map(pairs) = row else { return Err(bad(at + 1, "a row is an object of columns", row.repr())) };
-        for (name, _) in pairs {
-            if !columns.contains(name) {
+    for row in &*rows {
+        let Value::Map(pairs) = &row.value else { continue };
+        for (at, (name, _)) in pairs.iter().enumerate() {
+            // Nearly always all rows have the same, in one order.
+            if columns.get(at) != Some(name) && !columns.contains(name) {
                 columns.push(name.clone());
             }
         }
     }
-    for row in &mut rows {
+    for row in rows {
+        let Value::Map(pairs) = &mut row.value else { continue };
+        if pairs.len() == columns.len() && pairs.iter().zip(&columns).all(|((name, _), column)| name == column) {
+            continue;
+        }
         let cells = columns.iter().map(|name| {
-            let cell = name.as_text().and_then(|name| row.get(name)).cloned().unwrap_or(Value::None);
+            let cell = pairs.iter().find(|(own, _)| own == name).map_or(Value::None, |(_, cell)| cell.clone());
             (name.clone(), cell)
         });
-        *row = Value::Map(cells.collect());
+        *pairs = cells.collect();
     }
-    Ok(rows)
 }
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;

@@ -1,18 +1,25 @@
 //! A task with its documents: the requests that the harness would make of it.
 
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::tasks::DocumentLimit;
+use rayon::prelude::*;
 
 use crate::chat::ChatTemplate;
 use crate::definition::Definition;
 use crate::document::Columns;
+use crate::kept::{kept, prepared};
 use crate::metric::{Kind, Output};
 use crate::prompt::{Message, Role, Turn, choice, delimited, ends_blank, in_one_turn, plain};
+use crate::row::Row;
 use crate::rows::Rows;
 use crate::shots::Pool;
 use crate::value::Value;
 
 /// The seed of the harness' draws, where nobody says otherwise.
 pub const SEED: u64 = 1234;
+
+/// Documents whose requests are made together.
+const TOGETHER: usize = 512;
 
 /// How requests are made.
 #[derive(Debug, Clone)]
@@ -27,13 +34,11 @@ pub struct Setting<'a> {
     pub chat: Option<&'a ChatTemplate>,
     /// Whether examples are messages of their own in it.
     pub multiturn: bool,
-    /// At most so many documents, the first ones.
-    pub limit: Option<usize>,
 }
 
 impl Default for Setting<'_> {
     fn default() -> Self {
-        Self { shots: None, seed: SEED, system: None, chat: None, multiturn: true, limit: None }
+        Self { shots: None, seed: SEED, system: None, chat: None, multiturn: true }
     }
 }
 
@@ -79,8 +84,12 @@ pub struct Request {
 pub struct Task {
     /// The definition.
     pub definition: Definition,
-    /// Its documents, in the order of the split.
+    /// Documents of the split, before a limit.
+    pub original: usize,
+    /// Those that are asked, in the order of the split.
     pub documents: Vec<Value>,
+    /// Where each comes from; none of those that were read before.
+    places: Vec<String>,
     pub(crate) columns: Columns,
     /// Decided by the first document: a context for each choice, and several right answers.
     pub(crate) several_contexts: bool,
@@ -93,8 +102,28 @@ impl Task {
     /// # Errors
     /// When there are none, or the first has not what the definition needs.
     pub fn new(definition: Definition, rows: &dyn Rows) -> Result<Self> {
-        let documents = kept(&definition, rows, definition.evaluated())?;
-        Self::with_documents(definition, documents)
+        Self::limited(definition, rows, None)
+    }
+
+    /// The same of the first documents. Of rows beyond the limit only the form is checked.
+    ///
+    /// # Errors
+    /// As of [`Task::new`]; a row that has not the columns that the definition names.
+    pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
+        let rows = kept(&definition, rows, definition.evaluated())?;
+        Self::of_rows(definition, rows, limit)
+    }
+
+    /// The same of rows at hand.
+    ///
+    /// # Errors
+    /// As of [`Task::limited`].
+    pub fn of_rows(definition: Definition, mut rows: Vec<Row>, limit: Option<DocumentLimit>) -> Result<Self> {
+        let original = rows.len();
+        rows.truncate(limit.map_or(original, |limit| limit.of(original)));
+        let prepared = prepared(&definition, rows)?;
+        let (places, documents) = prepared.into_iter().map(|row| (row.place, row.value)).unzip();
+        Self::checked(definition, documents, places, original)
     }
 
     /// The same of documents that were read before: those of the evaluated split that the definition keeps, or the first
@@ -103,8 +132,13 @@ impl Task {
     /// # Errors
     /// As of [`Task::new`].
     pub fn with_documents(definition: Definition, documents: Vec<Value>) -> Result<Self> {
+        let original = documents.len();
+        Self::checked(definition, documents, Vec::new(), original)
+    }
+
+    fn checked(definition: Definition, documents: Vec<Value>, places: Vec<String>, original: usize) -> Result<Self> {
         let split = definition.evaluated();
-        let place = |error: Error| error.at(format!("task {}, document 1", definition.name));
+        let place = |error: Error| error.at(place_of(&definition, &places, 0));
         let Some(first) = documents.first() else {
             return Err(
                 Error::bad_input("the task has no documents").at(format!("task {}, split {split}", definition.name))
@@ -130,7 +164,7 @@ impl Task {
             }
         }
         let several_targets = matches!(target, Value::List(_));
-        Ok(Self { columns, several_contexts, several_targets, documents, definition })
+        Ok(Self { columns, several_contexts, several_targets, original, documents, places, definition })
     }
 
     /// All requests, document by document.
@@ -142,18 +176,32 @@ impl Task {
         let shots = of.shots(setting.shots);
         let mut pool =
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
-        let limit = setting.limit.filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+        let one = |(at, examples): (usize, Result<Vec<Value>>)| -> Result<Vec<Request>> {
+            let document = &self.documents[at];
+            let made = || -> Result<Vec<Ask>> {
+                let choices = of.choices.as_ref().map(|field| self.columns.choices(field, document)).transpose()?;
+                let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
+                self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())
+            };
+            let asks = made().map_err(|error| error.at(self.place(at)))?;
+            let request = |(index, ask)| Request { document: at, index, ask, repeats: of.repeats };
+            Ok((0..).zip(asks).map(request).collect())
+        };
         let mut requests = Vec::new();
-        for (at, document) in self.documents.iter().enumerate().take(limit) {
-            let place = |error: Error| error.at(format!("task {}, document {}", of.name, at + 1));
-            let contexts = self.contexts(document, shots, &mut pool, setting).map_err(place)?;
-            let asks = self.asks(document, contexts, setting.chat.is_some()).map_err(place)?;
-            requests.extend((0..).zip(asks).map(|(index, ask)| Request {
-                document: at,
-                index,
-                ask,
-                repeats: of.repeats,
-            }));
+        let all: Vec<usize> = (0..self.documents.len()).collect();
+        for some in all.chunks(TOGETHER) {
+            // Draws go on from document to document; all else is made of each by itself.
+            let mut drawn = |at: &usize| {
+                // Only where both are named alike, or neither is named.
+                let without = (of.examples.split == of.test).then_some(&self.documents[*at]);
+                (*at, if shots > 0 { pool.sample(shots, without) } else { Ok(Vec::new()) })
+            };
+            let drawn: Vec<(usize, Result<Vec<Value>>)> = some.iter().map(&mut drawn).collect();
+            // Collected first, so that of several errors it is always the first document's that is shown.
+            let made: Vec<Result<Vec<Request>>> = drawn.into_par_iter().map(one).collect();
+            for of_document in made {
+                requests.extend(of_document?);
+            }
         }
         Ok(requests)
     }
@@ -166,17 +214,48 @@ impl Task {
         self.columns.target(&self.definition.target, document)
     }
 
+    /// Where a document comes from, for messages: `task arc_easy, test.jsonl:3`.
+    pub fn place(&self, document: usize) -> String {
+        place_of(&self.definition, &self.places, document)
+    }
+
+    /// The texts of a document's choices, and which of them is right.
+    ///
+    /// # Errors
+    /// When they cannot be made of the document; of a task that has none.
+    pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
+        let of = &self.definition;
+        let row = &self.documents[document];
+        let field = of.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right one"))?;
+        let made = || -> Result<_> { Ok((self.columns.choices(field, row)?, self.gold(row)?)) };
+        made().map_err(|error| error.at(self.place(document)))
+    }
+
+    /// The right choice of a document: its number or its text, or a list of these.
+    pub(crate) fn gold(&self, document: &Value) -> Result<Value> {
+        match self.several_contexts {
+            true => self.columns.text(&self.definition.text, document),
+            false => self.columns.target(&self.definition.target, document),
+        }
+    }
+
     /// The examples to draw from.
     fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let of = &self.definition;
         match (of.exampled(), &of.examples.samples) {
-            (Some(split), _) => kept(of, rows, split),
+            (Some(split), _) => Ok(prepared(of, kept(of, rows, split)?)?.into_iter().map(|row| row.value).collect()),
             (None, samples) => Ok(samples.clone().unwrap_or_default()),
         }
     }
 
     /// The prompt of a document; one for each choice where the contexts differ.
-    fn contexts(&self, document: &Value, shots: usize, pool: &mut Pool, setting: &Setting<'_>) -> Result<Vec<String>> {
+    fn contexts(
+        &self,
+        document: &Value,
+        examples: &[Value],
+        choices: Option<&[Value]>,
+        setting: &Setting<'_>,
+    ) -> Result<Vec<String>> {
         let of = &self.definition;
         let prefix = of.prefix.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
         let description = of.description.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
@@ -189,18 +268,13 @@ impl Task {
         if !system.is_empty() {
             messages.push(Message { role: Role::System, content: system, delimiter: String::new() });
         }
-        if shots > 0 {
-            // Only where both are named alike, or neither is named.
-            let without = (of.examples.split == of.test).then_some(document);
-            for example in pool.sample(shots, without)? {
-                messages.extend(self.example(&example)?);
-            }
+        for example in examples {
+            messages.extend(self.example(example)?);
         }
-        let choices = of.choices.as_ref().map(|field| self.columns.choices(field, document)).transpose()?;
         let turn = |text: &Value, delimiter: &str| {
             let turn = Turn {
                 text,
-                choices: choices.as_deref(),
+                choices,
                 answer: None,
                 prefix: prefix.as_deref(),
                 target_delimiter: delimiter,
@@ -209,7 +283,7 @@ impl Task {
             turn.messages()
         };
         let turns = if self.several_contexts {
-            choices.iter().flatten().map(|text| turn(text, "")).collect::<Result<Vec<_>>>()?
+            choices.into_iter().flatten().map(|text| turn(text, "")).collect::<Result<Vec<_>>>()?
         } else {
             vec![turn(&self.columns.text(&of.text, document)?, &of.target_delimiter)?]
         };
@@ -253,7 +327,7 @@ impl Task {
         turn.messages().map_err(|error| error.at("an example"))
     }
 
-    fn asks(&self, document: &Value, contexts: Vec<String>, chat: bool) -> Result<Vec<Ask>> {
+    fn asks(&self, document: &Value, contexts: Vec<String>, choices: Option<&[Value]>, chat: bool) -> Result<Vec<Ask>> {
         let of = &self.definition;
         let target = || {
             let target = self.columns.target(&of.target, document)?;
@@ -281,8 +355,7 @@ impl Task {
                 // The chat template delimits by itself, but not behind an answer that is begun.
                 let delimiter =
                     if !chat || !prefix.is_empty() && !ends_blank(prefix) { of.target_delimiter.as_str() } else { "" };
-                let Some(field) = &of.choices else { return Ok(Vec::new()) };
-                let choices = self.columns.choices(field, document)?;
+                let Some(choices) = choices else { return Ok(Vec::new()) };
                 let mut asks = if self.several_contexts {
                     let target = self.columns.target(&of.target, document)?.text();
                     std::iter::once(first())
@@ -296,7 +369,7 @@ impl Task {
                     choices.iter().map(of_choice).collect::<Result<Vec<_>>>()?
                 };
                 if of.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
-                    for choice in &choices {
+                    for choice in choices {
                         asks.push(likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
                     }
                 }
@@ -317,17 +390,7 @@ fn likelihood(context: String, continuation: String) -> Result<Ask> {
     Ok(Ask::LogLikelihood { context, continuation })
 }
 
-/// The rows of a split that the definition keeps.
-fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Value>> {
-    let place = |error: Error| error.at(format!("task {}, data set {}", definition.name, definition.data.path));
-    let mut documents =
-        rows.rows(&definition.data, split).and_then(Iterator::collect::<Result<Vec<_>>>).map_err(place)?;
-    for (column, wanted) in &definition.keep_rows {
-        if let Some(odd) = documents.iter().find(|row| row.get(column).is_none()) {
-            let bad = Error::bad_input(format!("`keep_rows` names the column `{column}`, which a row does not have"));
-            return Err(place(bad.found(odd.repr())));
-        }
-        documents.retain(|row| row.get(column).is_some_and(|value| wanted.contains(value)));
-    }
-    Ok(documents)
+fn place_of(definition: &Definition, places: &[String], document: usize) -> String {
+    let own = places.get(document).filter(|place| !place.is_empty());
+    format!("task {}, {}", definition.name, own.cloned().unwrap_or_else(|| format!("document {}", document + 1)))
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::tasks::python::{capitalize, strip};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
@@ -13,7 +14,7 @@ use crate::budget::{MOST_BYTES, begin, printed};
 use crate::exchange::{jinja, python};
 use crate::method::{self, METHODS};
 use crate::pattern::Pattern;
-use crate::value::{Value, strip};
+use crate::value::Value;
 use crate::yaml::Place;
 
 /// Steps that one rendering may take: a template that loops comes to an end.
@@ -149,7 +150,7 @@ pub(crate) fn environment() -> Environment<'static> {
             None => strip(&text).to_owned(),
         })
     });
-    environment.add_filter("capitalize", |text: String| method::capitalized(&text));
+    environment.add_filter("capitalize", |text: String| capitalize(&text));
     environment.add_filter("int", |value: Jinja, other: Option<i64>| {
         let other = other.unwrap_or(0);
         Ok::<_, JinjaError>(match python(&value)? {

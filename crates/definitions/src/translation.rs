@@ -1,11 +1,10 @@
 //! BLEU and chrF of whole corpora, as sacrebleu gives them with its defaults (2.x: `13a`, smoothing `exp`; chrF2 of 6 letters).
 
+use ghostlab_core::tasks::python::{is_space, words};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use fancy_regex::Regex;
-
-use crate::value::{is_space, words};
 
 /// The longest sequences of words that BLEU counts.
 const WORDS: usize = 4;

@@ -245,21 +245,6 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Whether Python's `str.isspace` and `str.strip` take a character for a blank: Unicode's blanks and four separators.
-pub fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
-}
-
-/// Python's `str.strip()`.
-pub fn strip(text: &str) -> &str {
-    text.trim_matches(is_space)
-}
-
-/// Python's `str.split()`.
-pub fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(is_space).filter(|word| !word.is_empty())
-}
-
 /// Python's `repr` of a float: the shortest digits that read back as the same number.
 fn float(number: f64) -> String {
     if !number.is_finite() {

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ghostlab_core::tasks::DocumentLimit;
 use ghostlab_definitions::rows::LocalRows;
 use ghostlab_definitions::{Ask, ChatTemplate, Library, Request, Setting, Task, edits, translation};
 
@@ -73,6 +74,7 @@ fn requests(out: &Path) {
     let golden: serde_json::Value = serde_json::from_str(&read("golden.json")).unwrap();
     let library = Library::of_folders(&[Path::new(&read("tasks"))]).unwrap();
     let chat = ChatTemplate::new(golden["chat"].as_str().unwrap(), Vec::new(), "the test").unwrap();
+    let limit = DocumentLimit::new(5.0).unwrap();
     let (mut definitions, mut compared, mut wrong) = (BTreeSet::new(), 0, Vec::new());
     for asked in golden["asked"].as_array().unwrap() {
         let name = asked["task"].as_str().unwrap();
@@ -83,12 +85,11 @@ fn requests(out: &Path) {
             shots: Some(shots),
             system: with_chat.then(|| golden["system"].as_str().unwrap().to_owned()),
             chat: with_chat.then_some(&chat),
-            limit: Some(5),
             ..Setting::default()
         };
         let requests = library
             .select(&[name])
-            .and_then(|selected| Task::new(selected.tasks.into_iter().next().unwrap(), &rows))
+            .and_then(|selected| Task::limited(selected.tasks.into_iter().next().unwrap(), &rows, Some(limit)))
             .and_then(|task| task.requests(&rows, &setting));
         let requests = match requests {
             Ok(requests) => requests,

@@ -7,19 +7,19 @@ use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, Part, grou
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::results::scores;
 use ghostlab_definitions::yaml::parse;
-use ghostlab_definitions::{Answer, Ask, ChatTemplate, Definition, Request, Rows, Setting, Task, Value};
+use ghostlab_definitions::{Answer, Ask, ChatTemplate, Definition, Request, Row, Rows, Setting, Task, Value};
 
 /// Rows of every split: JSON of a list, with the split's name as `s` in each row.
 struct Made(&'static str);
 
 impl Rows for Made {
-    fn rows(&self, _: &Data, split: &str) -> Result<Box<dyn Iterator<Item = Result<Value>> + '_>> {
+    fn rows(&self, _: &Data, split: &str) -> Result<Vec<Row>> {
         let rows: Vec<Value> = serde_json::from_str(self.0).unwrap();
-        let split = split.to_owned();
-        Ok(Box::new(rows.into_iter().map(move |mut row| {
-            row.set("s", Value::from(split.as_str()));
-            Ok(row)
-        })))
+        let row = |(at, mut value): (usize, Value)| {
+            value.set("s", Value::from(split));
+            Row { place: format!("{split}.jsonl:{}", at + 1), value }
+        };
+        Ok(rows.into_iter().enumerate().map(row).collect())
     }
 }
 
@@ -304,4 +304,101 @@ fn what_a_model_cannot_be_asked_is_one_error_with_its_place() {
     assert!(refused("", "[]").contains("no documents"));
     let key = Definition::read(&parse(&choices("dataset_kwargs: {verbose: true}"), "t.yaml").unwrap()).unwrap_err();
     assert!(key.to_string().contains("dataset_kwargs.verbose") && key.to_string().contains("t.yaml:9"), "{key}");
+}
+
+#[test]
+fn a_version_is_that_of_the_metadata_or_yaml() {
+    let version = |more: &str| task_of(&choices(more), ROWS).unwrap().definition.version;
+    assert_eq!(version(""), "Yaml");
+    assert_eq!(version("metadata: {version: 2.0, other: x}"), "2.0");
+}
+
+#[test]
+fn the_first_document_decides_what_all_have() {
+    let refused = |rows: &'static str| {
+        let answers = [(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)];
+        let task = task_of(&choices(""), rows).unwrap();
+        let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
+        let answers: Vec<Answer> =
+            answers.iter().map(|(number, greedy)| Answer::LogLikelihood(*number, *greedy)).collect();
+        scores(&task, &requests, &answers, 100).unwrap_err().to_string()
+    };
+    let list = refused(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
+    assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
+    let number = refused(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
+    assert!(number.contains("neither the number nor the text of a choice"), "{number}");
+    // A number as a question, where the first document has a text, is no context.
+    const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
+    let task = task_of(&choices(""), MIXED).unwrap();
+    let error = task.requests(&Made(MIXED), &Setting::default()).unwrap_err().to_string();
+    assert!(error.contains("the question is no text") && error.contains("test.jsonl:2"), "{error}");
+}
+
+/// The scores of a definition of generated texts by the answers to each document.
+fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
+    let text = choices(&format!("output_type: generate_until\n{more}"));
+    let task = task_of(&text, rows)?;
+    let requests = task.requests(&Made(rows), &Setting::default())?;
+    assert_eq!(requests.len(), answers.len());
+    let answers: Vec<Answer> =
+        answers.iter().map(|of| Answer::Texts(of.iter().map(|text| (*text).to_owned()).collect())).collect();
+    Ok(scores(&task, &requests, &answers, 100)?.into_iter().map(|of| of.score).collect())
+}
+
+#[test]
+fn a_generated_text_is_held_to_the_choice_the_list_or_the_text_of_the_answer() {
+    // With choices it is the text of the right one.
+    assert_eq!(generated("", ROWS, &[&["a"], &["d"], &["1"]]).unwrap(), [2.0 / 3.0]);
+    // A number without choices as its text, a list by any of its items.
+    assert_eq!(generated("doc_to_choice: null", ROWS, &[&["0"], &["1"], &["x"]]).unwrap(), [2.0 / 3.0]);
+    assert_eq!(
+        generated("doc_to_choice: null\ndoc_to_target: c", ROWS, &[&["b"], &["c"], &["a"]]).unwrap(),
+        [2.0 / 3.0]
+    );
+}
+
+#[test]
+fn of_an_answer_that_is_asked_for_several_times_the_first_counts_unless_a_filter_takes_all() {
+    let all: [&[&str]; 3] = [&["x", "a", "a"], &["d", "x", "x"], &["x", "f", "f"]];
+    assert_eq!(generated("repeats: 3", ROWS, &all).unwrap(), [1.0 / 3.0]);
+    let vote = "repeats: 3\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]";
+    assert_eq!(generated(vote, ROWS, &all).unwrap(), [2.0 / 3.0]);
+    assert_eq!(asked(&choices("output_type: generate_until\nrepeats: 3"), &shots(0))[0].repeats, 3);
+}
+
+#[test]
+fn an_exact_match_leaves_out_patterns_then_case_then_punctuation_then_digits_and_strips_nothing() {
+    const ONE: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
+    let same = |target: &str, options: &str, answer: &str| {
+        let more =
+            format!("doc_to_choice: null\ndoc_to_target: {target}\nmetric_list: [{{metric: exact_match{options}}}]");
+        generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
+    };
+    assert!(same("t", "", "> A-1.") && !same("t", "", " > A-1."));
+    assert!(same("t", ", regexes_to_ignore: ['> ']", "A-1."));
+    // The pattern sees the text before it is lowered.
+    assert!(!same("t", ", regexes_to_ignore: ['> a'], ignore_case: true", "-1."));
+    assert!(same("t", ", ignore_case: true, ignore_punctuation: true", " a1"));
+    assert!(same("t", ", ignore_punctuation: true, ignore_numbers: true", " A"));
+    assert!(!same("f", ", ignore_punctuation: true", ""), "punctuation is ASCII's");
+}
+
+/// Expected error: `bootstrap_stderr` of the harness on Python 3.11: three chunks of 1,000 samples by `Random(0)` to `Random(2)`.
+#[test]
+fn errors_are_drawn_by_pythons_generators_chunk_by_chunk() {
+    let items = [-1.0, -2.0, -4.0].map(Item::Number);
+    let error = Aggregation::Perplexity.error(&items, 3000).unwrap().unwrap();
+    assert!((error - 10.973196339408776).abs() < 1e-9, "{error}");
+}
+
+#[test]
+fn a_generation_stops_where_examples_would_begin_unless_it_says_more() {
+    let until = |more: &str| {
+        let text = choices(&format!("output_type: generate_until\n{more}"));
+        task_of(&text, ROWS).unwrap().definition.generation.get("until").unwrap().repr()
+    };
+    assert_eq!(until(""), r"['\n\n']");
+    assert_eq!(until("fewshot_delimiter: '##'"), "['##']");
+    assert_eq!(until("generation_kwargs: {do_sample: false}"), r"['\n\n']");
+    assert_eq!(until("generation_kwargs: {until: []}"), "[]");
 }

@@ -4,6 +4,7 @@
 //! trusted only for a file that had been left alone for some time before it was hashed, because a change within one tick
 //! of the file system's clock would not show.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,8 +55,52 @@ impl Input {
     }
 
     fn stamp(&self) -> MutexGuard<'_, Option<Stamp>> {
-        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.stamp)
     }
+}
+
+/// What one process has hashed, and found out about it. A file that looks untouched is not read again.
+#[derive(Debug, Default)]
+pub(super) struct KnownInputs {
+    by_path: Mutex<BTreeMap<PathBuf, Input>>,
+    found: Mutex<BTreeMap<(String, String), Value>>,
+}
+
+impl KnownInputs {
+    pub(super) fn input(&self, path: &Path, hash: impl FnOnce() -> Result<Input>) -> Result<Input> {
+        let known = locked(&self.by_path).get(path).cloned();
+        let untouched = |of: &Input| {
+            of.stamp().as_ref().is_some_and(|stamp| Stamp::at(path).ok().flatten().as_ref() == Some(stamp))
+        };
+        if let Some(known) = known.filter(untouched) {
+            return Ok(known);
+        }
+        let input = hash()?;
+        locked(&self.by_path).insert(path.to_owned(), input.clone());
+        Ok(input)
+    }
+
+    pub(super) fn found<T: Serialize + DeserializeOwned>(
+        &self,
+        input: &Input,
+        what: &str,
+        find: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let key = (input.sha256.clone(), what.to_owned());
+        let known = locked(&self.found).get(&key).cloned();
+        if let Some(known) = known.and_then(|value| serde_json::from_value(value).ok()) {
+            return Ok(known);
+        }
+        let value = find()?;
+        if let Ok(found) = serde_json::to_value(&value) {
+            locked(&self.found).insert(key, found);
+        }
+        Ok(value)
+    }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Hashes a file, or takes the hash from the index in `folder`, if there is one, where that can be trusted.

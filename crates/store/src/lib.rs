@@ -70,6 +70,7 @@ extern crate self as ghostlab_store;
 
 use disk::SystemDisk;
 use ghostlab_core::error::{Error, Result};
+use index::KnownInputs;
 use mark::Mark;
 use packed::Packs;
 use scratch::Scratch;
@@ -90,8 +91,10 @@ pub struct Store {
     packs: Arc<Packs>,
     /// Those of the same kind that do not: programs before this one put each apart.
     apart: Arc<OnceLock<HashSet<String>>>,
-    /// Hash every input anew.
+    /// Hash every input anew, once.
     rehash: bool,
+    /// Inputs that this process has hashed: many grids read the same files.
+    inputs: Arc<KnownInputs>,
     /// What every object's record says of who made it.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Attempts that could not be written: this process at least does not try for ever.
@@ -167,6 +170,7 @@ impl Store {
             packs,
             apart: Arc::default(),
             rehash: false,
+            inputs: Arc::default(),
             made,
             untold: Arc::default(),
             scratch: None,
@@ -492,7 +496,7 @@ impl Store {
     pub fn input(&self, path: &Path) -> Result<Input> {
         // A folder that is no store yet is left as it is.
         let index = self.memory();
-        index::input(&*self.disk, index.as_deref(), path, self.rehash)
+        self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
     /// What `find` finds out about the content of an input, as it is remembered of a large one. `what` names it.
@@ -507,7 +511,7 @@ impl Store {
         find: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let index = self.memory();
-        index::remembered(&*self.disk, index.as_deref(), (path, input), what, find)
+        self.inputs.found(input, what, || index::remembered(&*self.disk, index.as_deref(), (path, input), what, find))
     }
 
     /// Where things are remembered that save work, and nothing else; none where a folder is no store yet.

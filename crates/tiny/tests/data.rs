@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use flate2::read::GzDecoder;
 use ghostlab_core::files::sha256;
 use ghostlab_core::model::architecture::ARCHITECTURES;
-use ghostlab_core::tasks::{Items, TASKS, Task};
+use ghostlab_core::tasks::{TASKS, Task};
+use ghostlab_definitions::native;
 use ghostlab_tiny::train::corpus;
 use ghostlab_tiny::train::export::Manifest;
 use ghostlab_tiny::train::recipe::Recipe;
@@ -38,12 +39,13 @@ fn the_committed_texts_and_tasks_are_those_of_the_world() {
 fn every_task_of_the_world_reads_like_the_real_one() {
     for name in World::TASKS {
         let task = Task::find(name).unwrap();
-        let items = Items::read(task, folder(&format!("tasks/{name}.jsonl.gz")), None).unwrap();
+        let read = native::task(task, &folder(&format!("tasks/{name}.jsonl.gz")), None).unwrap();
         let least = if name == "copa" { 100 } else { 300 };
-        assert!(items.documents.len() >= least, "{name}: {}", items.documents.len());
-        for document in &items.documents {
-            let choices = document.prompt.choices.len();
-            assert!(usize::try_from(document.prompt.gold).unwrap() < choices, "{name}: {}", document.place);
+        assert!(read.documents.len() >= least, "{name}: {}", read.documents.len());
+        for at in 0..read.documents.len() {
+            let (choices, gold) = read.solution(at).unwrap();
+            let choices = choices.len();
+            assert!(usize::try_from(gold.as_int().unwrap()).unwrap() < choices, "{}", read.place(at));
             assert!([2, 4].contains(&choices), "{name}: {choices} choices");
         }
     }

@@ -44,7 +44,8 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<Judged<'stati
     let names = [PathBuf::from(profile), here(Path::new(profile))];
     for folder in folders {
         let is_it = folder.file_name().is_some_and(|own| names.iter().any(|name| name.as_os_str() == own));
-        if is_it && folder.join(PagePart::FILE).is_file() {
+        // Races have no numbers.
+        if is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file()) {
             let stored = StoredResults::read(folder)?;
             ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
         }

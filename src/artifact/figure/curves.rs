@@ -2,10 +2,10 @@
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
-use super::frame::{self, Around, Frame, FramePlan, GAP, Width};
+use super::frame::{self, Around, Frame, FramePlan, Width};
 use super::legend::Key;
-use super::palette::{self, TEXT};
-use super::scene::{Anchor, Scene, ScenePoint};
+use super::palette;
+use super::scene::{Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::{Dash, Marker};
 
@@ -127,7 +127,7 @@ impl Curves {
         for (number, line) in self.lines.iter().enumerate() {
             let style = palette::of(&line.method);
             let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
-            let x = |value: f64| frame.left + xs.place(value) * (frame.right - frame.left) + aside;
+            let x = |value: f64| frame.x(&xs, value) + aside;
             let runs = self.runs(line);
             for run in &runs {
                 let places: Vec<ScenePoint> = run.iter().map(|(px, py, _)| (x(*px), frame.y(*py))).collect();
@@ -151,7 +151,7 @@ impl Curves {
                 }
             }
         }
-        let below = self.x_axis(scene, &frame, &ticks, &xs);
+        let below = frame.x_axis(scene, &self.x, &ticks, &xs);
         frame::end(scene, &around.note, below);
     }
 
@@ -205,20 +205,6 @@ impl Curves {
             return own;
         }
         (2..=10).rev().map(|most| xs.ticks(most)).find(|ticks| fits(ticks)).unwrap_or_default()
-    }
-
-    /// Gives where what stands below it can begin.
-    fn x_axis(&self, scene: &mut Scene, frame: &Frame, ticks: &[Tick], xs: &Range) -> f64 {
-        frame.axis_line(scene, frame.bottom);
-        let baseline = frame.bottom + GAP + font::LINE * 0.8;
-        for tick in ticks {
-            let x = frame.left + xs.place(tick.at) * (frame.right - frame.left);
-            scene.line(&[(x, frame.bottom), (x, frame.bottom + 2.5)], TEXT, 0.8, Dash::Solid);
-            scene.text((x, baseline), &tick.text, Anchor::Middle, TEXT);
-        }
-        let title = font::wrap(&self.x.title(), frame.right - frame.left);
-        let middle = f64::midpoint(frame.left, frame.right);
-        scene.lines((middle, baseline + GAP), &title, Anchor::Middle)
     }
 }
 

@@ -148,6 +148,25 @@ impl Frame {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
+    /// The axis below the plot with its ticks and title; gives where what stands below it can begin.
+    pub(super) fn x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
+        self.axis_line(scene, self.bottom);
+        let baseline = self.bottom + GAP + font::LINE * 0.8;
+        for tick in ticks {
+            let x = self.x(xs, tick.at);
+            scene.line(&[(x, self.bottom), (x, self.bottom + 2.5)], TEXT, 0.8, Dash::Solid);
+            scene.text((x, baseline), &tick.text, Anchor::Middle, TEXT);
+        }
+        let title = font::wrap(&axis.title(), self.right - self.left);
+        let middle = f64::midpoint(self.left, self.right);
+        scene.lines((middle, baseline + GAP), &title, Anchor::Middle)
+    }
+
+    /// How far to the right a value of an axis lies.
+    pub(super) fn x(&self, xs: &Range, value: f64) -> f64 {
+        self.left + xs.place(value) * (self.right - self.left)
+    }
+
     /// An error, from the lower to the upper end of its bar, as a line with two caps. They are wider than a marker, so that one
     /// that is shorter than it is seen too.
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {

@@ -3,12 +3,11 @@
 
 use super::axis::{Axis, Range, drawable};
 use super::font;
-use super::frame::{self, Around, Frame, FramePlan, GAP};
+use super::frame::{self, Around, Frame, FramePlan};
 use super::legend::Key;
-use super::palette::{self, FAINT, TEXT};
-use super::scene::{Anchor, Scene};
+use super::palette::{self, FAINT};
+use super::scene::Scene;
 use crate::error::{Error, Result};
-use crate::style::Dash;
 
 /// A variant.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,7 +66,7 @@ impl Pareto {
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
         let plan = FramePlan { around, axis: &self.y, range: ys, entries: &keys, head: RADIUS, foot: RADIUS, aside };
         let frame = Frame::draw(scene, plan);
-        let place = |x: f64| frame.left + xs.place(x) * (frame.right - frame.left);
+        let place = |x: f64| frame.x(&xs, x);
         // Survivors lie on top.
         for faint in [true, false] {
             for (dot, x, y, error) in seen.iter().filter(|(dot, ..)| dot.faint == faint) {
@@ -79,15 +78,7 @@ impl Pareto {
                 scene.marker((place(*x), frame.y(*y)), look.marker, colour, RADIUS);
             }
         }
-        frame.axis_line(scene, frame.bottom);
-        let baseline = frame.bottom + GAP + font::LINE * 0.8;
-        for tick in &ticks {
-            scene.line(&[(place(tick.at), frame.bottom), (place(tick.at), frame.bottom + 2.5)], TEXT, 0.8, Dash::Solid);
-            scene.text((place(tick.at), baseline), &tick.text, Anchor::Middle, TEXT);
-        }
-        let title = font::wrap(&self.x.title(), frame.right - frame.left);
-        let middle = f64::midpoint(frame.left, frame.right);
-        let below = scene.lines((middle, baseline + GAP), &title, Anchor::Middle);
+        let below = frame.x_axis(scene, &self.x, &ticks, &xs);
         frame::end(scene, &around.note, below);
         Ok(())
     }

@@ -1,22 +1,23 @@
 //! Tasks by definitions as tokens: what a backbone is asked, and what answers are judged by.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::results::{Judged, judged};
-use ghostlab_definitions::{Answer, Ask, Definition, Request, Setting, Task, Value};
+use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::{Answer, Ask, Definition, FileRows, Request, Setting, Task, Value, native};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{IDS, LOAD, Prompts, REQUESTS, TaskTokens, id_bytes, load_bytes, places, put};
+use super::{Prompts, SHEET, store_requests};
 use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
-use crate::evaluate::choices::{MultipleChoiceEval, scored};
-use crate::evaluate::{EvalSet, TaskEncoder, end_tokens};
+use crate::evaluate::choices::scored;
+use crate::evaluate::{TaskEncoder, end_tokens};
 use crate::generate::{Prompt, Sampling, Settings};
-use crate::grid::DefinitionUse;
+use crate::grid::{DefinitionUse, TaskUse};
 use crate::stage::answers::{self, GeneratedEnd};
 use crate::stage::chunks;
 use crate::stage::payload::{from_json, to_json};
@@ -50,7 +51,8 @@ pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     let of = &given.grid.definitions[&used.name];
     let files = of.files(of.definition.evaluated());
     let files: Vec<_> = files.iter().map(AsRef::as_ref).collect();
-    given.inputs.guarded(&files, || Task::new(of.definition.clone(), &of.rows))
+    let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
+    given.inputs.guarded(&files, || Task::limited(of.definition.clone(), &of.rows, limit))
 }
 
 /// All that a backbone is asked by a definition, in the order of its documents: the one place where requests come from.
@@ -66,14 +68,12 @@ pub(crate) fn requests(
     let how = &used.how;
     let of = &given.grid.definitions[&used.name];
     let chat = how.chat.map(|_| given.inputs.chat(&backbone.folder)).transpose()?;
-    let limit = how.limit.map(DocumentLimit::new).transpose()?.map(|limit| limit.of(task.documents.len()));
     let setting = Setting {
         shots: how.shots,
         seed: how.seed,
         system: how.system.clone(),
         chat: chat.as_ref(),
         multiturn: how.chat.unwrap_or(true),
-        limit,
     };
     let files: Vec<_> = of.example_files(how).iter().map(AsRef::as_ref).collect();
     given.inputs.guarded(&files, || task.requests(&of.rows, &setting))
@@ -94,69 +94,59 @@ pub(super) fn store(
     let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
     let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
     let length = used.how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
-    let of_documents: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
-    let tokenised = |of: &&[Request]| -> Result<Vec<Tokenised>> {
-        // Nearly always all choices share one context.
-        let mut known = HashMap::new();
-        let mut texts = Vec::new();
-        for request in *of {
-            let place = |error: Error| {
-                let part = format!("document {}, request {}", request.document + 1, request.index + 1);
-                error.at(format!("task {}, {part}", used.name))
-            };
-            match &request.ask {
-                Ask::LogLikelihood { context, continuation } => {
-                    let texts_of = (context.as_str(), continuation.as_str());
-                    texts.push(
-                        tasks::continuation(texts_of, &encoder, used.how.bos, length, &mut known).map_err(place)?,
-                    );
-                }
-                Ask::Rolling { text } => {
-                    texts.extend(tasks::rolling(text, &encoder, used.how.bos, length).map_err(place)?);
-                }
-                Ask::Generate { .. } => return Err(place(Error::job("a generation has no likelihood"))),
-            }
-        }
-        Ok(texts)
-    };
-    let all: Vec<Result<Vec<Tokenised>>> = of_documents.par_iter().map(tokenised).collect();
-    // Collected first, so that of several errors it is always the first document's that is shown.
-    let all: Vec<Vec<Tokenised>> = all.into_iter().collect::<Result<_>>()?;
+    let all = tokenised(task, &requests, &encoder, used.how.bos, length)?;
     let apart = task.definition.output == Output::Rolling;
     let (mut ids, mut lengths) = (Vec::new(), Vec::new());
     let mut rest = all.as_slice();
     while !rest.is_empty() {
         let (now, later) = rest.split_at(if apart { 1 } else { together(rest) });
         rest = later;
-        let texts = || now.iter().flatten();
-        for text in texts() {
-            ids.extend(&text.input_ids);
-            ids.extend(&text.continuation_ids);
-        }
-        let own = texts().map(|text| [text.input_ids.len(), text.continuation_ids.len()]);
+        let own = together_with(&mut ids, now.iter().flatten());
         // Windows of a text have nothing in common: each is scored by itself.
         match apart {
-            true => lengths.extend(own.map(|of| vec![of])),
-            false => lengths.push(own.collect()),
+            true => lengths.extend(own.into_iter().map(|of| vec![of])),
+            false => lengths.push(own),
         }
     }
     let documents = Documents {
-        original: task.documents.len(),
-        rows: task.documents[..of_documents.len()].to_vec(),
+        original: task.original,
+        rows: task.documents.clone(),
         counts: all.iter().map(Vec::len).collect(),
-        truncated: all.iter().flatten().filter(|text| text.truncated_left > 0).count(),
+        truncated: all.iter().flatten().filter(|text| !text.cut_ids.is_empty()).count(),
     };
-    let tokens = TaskTokens { places: places(&lengths), ids };
-    let choices = tokens.choices();
-    let eval_set = MultipleChoiceEval::new(&choices, 1)?;
-    let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
-    let payloads = [
-        (IDS, id_bytes(&tokens.ids)),
-        (REQUESTS, to_json(&lengths)?),
-        (DOCUMENTS, to_json(&documents)?),
-        (LOAD, load_bytes(&load)),
-    ];
-    put(store, key, seconds(), &payloads)
+    store_requests(store, key, (ids, &lengths), (DOCUMENTS, to_json(&documents)?), seconds())
+}
+
+/// Stores what a backbone is asked by a task that the program knows by itself.
+pub(super) fn store_known(
+    given: Given<'_>,
+    (backbone, tokenizer): (&BackbonePlan, &Tokenizer),
+    (used, task): (&TaskUse, &Task),
+    (store, key): (&Store, &Key),
+    seconds: impl Fn() -> f64,
+) -> Result<()> {
+    let known = tasks::Task::find(&task.definition.name)?;
+    let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
+    let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
+    let length = used.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
+    let requests = task.requests(&FileRows::default(), &Setting::default())?;
+    let all = tokenised(task, &requests, &encoder, used.bos, length)?;
+    let (mut ids, mut lengths) = (Vec::new(), Vec::new());
+    for texts in &all {
+        lengths.push(together_with(&mut ids, texts.iter()));
+    }
+    let sheet = native::solutions(known, task, &all)?;
+    store_requests(store, key, (ids, &lengths), (SHEET, to_json(&sheet)?), seconds())
+}
+
+/// The lengths of texts, whose ids go behind others.
+fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
+    let one = |text: &Tokenised| {
+        ids.extend(&text.input_ids);
+        ids.extend(&text.continuation_ids);
+        [text.input_ids.len(), text.continuation_ids.len()]
+    };
+    texts.map(one).collect()
 }
 
 /// Tokens that documents may have together.
@@ -219,7 +209,7 @@ fn store_prompts(
         let Ask::Generate { context, .. } = &request.ask else {
             return Err(Error::job("a likelihood is not generated"));
         };
-        let place = |error: Error| error.at(format!("task {}, document {}", used.name, request.document + 1));
+        let place = |error: Error| error.at(task.place(request.document));
         tasks::prompt(context, &encoder, used.how.bos).map_err(place)
     };
     let all: Vec<Result<Vec<u32>>> = requests.par_iter().map(tokenised).collect();
@@ -231,8 +221,8 @@ fn store_prompts(
         (0..times(request)).map(move |time| Prompt { identity: identity(time), ids: ids.clone() })
     });
     let documents = Documents {
-        original: task.documents.len(),
-        rows: task.documents[..requests.len()].to_vec(),
+        original: task.original,
+        rows: task.documents.clone(),
         counts: requests.iter().map(times).collect(),
         truncated: all.iter().filter(|ids| ids.len() > context - max_tokens).count(),
     };
@@ -354,7 +344,7 @@ mod tests {
 
     fn texts(inputs: &[&[u32]]) -> Vec<Tokenised> {
         let text =
-            |input: &&[u32]| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], truncated_left: 0 };
+            |input: &&[u32]| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], cut_ids: Vec::new() };
         inputs.iter().map(text).collect()
     }
 

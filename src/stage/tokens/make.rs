@@ -8,17 +8,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ghostlab_definitions::metric::Output;
+use ghostlab_definitions::native;
 use rayon::prelude::*;
 
-use super::{Prompts, TaskTokens, Text, defined, read_windows, store_requests, store_windows};
+use super::{Prompts, TaskTokens, Text, defined, read_windows, store_windows};
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
-use crate::evaluate::TaskEncoder;
 use crate::files::limit::TextLimit;
 use crate::files::parts;
 use crate::grid::{Calibration, DefinitionUse, TaskUse};
 use crate::machine;
-use crate::tasks::{self, DocumentLimit, Items, Task};
+use crate::tasks::{DocumentLimit, Task};
 use crate::work::backbone::{BackbonePlan, Subject};
 use crate::work::context::Context;
 use crate::work::event::{Event, Reporter};
@@ -187,26 +187,25 @@ fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
 /// The corpora and tasks that have to be tokenised, read once for all backbones.
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
-    items: BTreeMap<String, Items>,
-    /// Tasks of definitions by their names.
-    defined: BTreeMap<String, ghostlab_definitions::Task>,
+    /// Documents of tasks, by what is asked.
+    tasks: BTreeMap<String, ghostlab_definitions::Task>,
 }
 
 impl Sources {
     fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
-        let mut sources = Self { rows: BTreeMap::new(), items: BTreeMap::new(), defined: BTreeMap::new() };
+        let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
         for wanted in wanted {
             let corpus = match wanted.what {
                 What::Calibration(calibration) => &calibration.corpus,
                 What::Text { corpus, .. } => corpus,
                 What::Task(used) => {
-                    if let Entry::Vacant(free) = sources.items.entry(used.to_string()) {
-                        free.insert(items(given, used)?);
+                    if let Entry::Vacant(free) = sources.tasks.entry(used.to_string()) {
+                        free.insert(known(given, used)?);
                     }
                     continue;
                 }
                 What::Defined(used) => {
-                    if let Entry::Vacant(free) = sources.defined.entry(used.name.clone()) {
+                    if let Entry::Vacant(free) = sources.tasks.entry(defined_as(used)) {
                         free.insert(defined::task(given, used)?);
                     }
                     continue;
@@ -228,11 +227,17 @@ impl Sources {
     }
 }
 
-fn items(given: Given<'_>, used: &TaskUse) -> Result<Items> {
+/// A definition's name may be that of a task of the program.
+fn defined_as(used: &DefinitionUse) -> String {
+    format!("{used}, by its definition")
+}
+
+/// The documents of a task that the program knows by itself.
+fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task> {
     let data = &given.grid.tasks[&used.name];
-    let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
     let limit = used.limit.map(DocumentLimit::new).transpose()?;
-    given.inputs.guarded(&[&data.path], || Items::read(task, &data.path, limit))
+    let kind = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
+    given.inputs.guarded(&[&data.path], || native::task(kind, &data.path, limit))
 }
 
 fn tokenise(
@@ -269,15 +274,12 @@ fn tokenise(
         What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
         What::Text { corpus, length } => windows(corpus, length, None)?,
         What::Task(used) => {
-            let items = &sources.items[&used.to_string()];
-            let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
-            let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
-            let length = tasks::max_length(&config, Some(&tokenizer_config))?;
-            let requests = tasks::requests(items, &encoder, used.bos, used.max_length.unwrap_or(length))?;
-            return store_requests(store, wanted.key, items, &requests, started.elapsed().as_secs_f64());
+            let task = &sources.tasks[&used.to_string()];
+            let seconds = || started.elapsed().as_secs_f64();
+            return defined::store_known(given, (backbone, tokenizer), (used, task), (store, wanted.key), seconds);
         }
         What::Defined(used) => {
-            let task = &sources.defined[&used.name];
+            let task = &sources.tasks[&defined_as(used)];
             let seconds = || started.elapsed().as_secs_f64();
             return defined::store(given, (backbone, tokenizer), (used, task), (store, wanted.key), seconds);
         }

@@ -42,14 +42,13 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     (options::lookup("criterion", name, ENTRIES)?.build)(options)
 }
 
-/// The options of a criterion with every default filled in: what it is known by in keys.
+/// The same with its options as it is known by them in keys: every default filled in.
 ///
 /// # Errors
 /// As [`build`].
-pub fn resolve(name: &str, options: &Options) -> Result<Options> {
+pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
     let entry = options::lookup("criterion", name, ENTRIES)?;
-    (entry.build)(options)?;
-    entry.resolve(options)
+    Ok(((entry.build)(options)?, entry.resolve(options)?))
 }
 
 /// The version of what a criterion gives; 1 of a name that is no criterion's.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::limit::TextLimit;
@@ -79,28 +80,16 @@ impl RowFiles {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
-    /// Gives every line's object to `each`, with what says its place, as [`JsonLines`] reads them.
-    ///
-    /// # Errors
-    /// As there, and what `each` refuses, with its line.
-    pub fn json_lines(
-        &self,
-        lines: impl BufRead,
-        (path, zipped): (&Path, bool),
-        mut each: impl FnMut(Map<String, Value>, &dyn Fn() -> String) -> Result<()>,
-    ) -> Result<()> {
-        let mut lines = JsonLines::new(self, lines, (path, zipped));
-        while let Some(row) = lines.next_row()? {
-            each(row, &|| lines.place()).map_err(|error| error.at(lines.place()))?;
-        }
-        Ok(())
-    }
-
     /// The JSON of a `part` of a file; `at` says where in it an error is.
     ///
     /// # Errors
     /// Bytes that are not UTF-8, text that is not JSON.
-    pub fn json(&self, bytes: &[u8], part: &str, at: impl Fn(&serde_json::Error) -> String) -> Result<Value> {
+    pub fn json<T: DeserializeOwned>(
+        &self,
+        bytes: &[u8],
+        part: &str,
+        at: impl Fn(&serde_json::Error) -> String,
+    ) -> Result<T> {
         let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
             .map_err(|error| not_utf8(error.valid_up_to(), part))?;
         serde_json::from_str(text).map_err(|error| {
@@ -128,7 +117,7 @@ impl RowFiles {
     }
 }
 
-/// The objects of a file of JSON, a line each. Blank lines are skipped. Only `\n` ends a line: a string of JSON may hold any
+/// The rows of a file of JSON, a line each. Blank lines are skipped. Only `\n` ends a line: a string of JSON may hold any
 /// other of Unicode's line ends.
 pub struct JsonLines<'a, R> {
     files: &'a RowFiles,
@@ -149,8 +138,17 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
     /// The next object; none after the last.
     ///
     /// # Errors
-    /// A line that is too long, cannot be read, is not UTF-8 or no JSON object: with its number.
+    /// As of [`JsonLines::next_value`]; any other value.
     pub fn next_row(&mut self) -> Result<Option<Map<String, Value>>> {
+        let value = self.next_value()?.map(|value| self.files.object(value));
+        value.transpose().map_err(|error| error.at(self.place()))
+    }
+
+    /// The next value; none after the last.
+    ///
+    /// # Errors
+    /// A line that is too long, cannot be read, is not UTF-8 or no JSON: with its number.
+    pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let (path, most) = (&self.path, TextLimit::current().of_json());
         loop {
             self.number += 1;
@@ -171,7 +169,7 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
             }
             // The parser's own line number counts within this one line, which would mislead.
             let value = self.files.json(&self.line, "line", |error| format!("column {}", error.column()));
-            return value.and_then(|value| self.files.object(value)).map(Some).map_err(|error| error.at(self.place()));
+            return value.map(Some).map_err(|error| error.at(self.place()));
         }
     }
 

@@ -41,8 +41,8 @@ impl Choice {
     }
 }
 
-/// Of equal ones the lowest.
-fn greatest(logits: &[f32]) -> u32 {
+/// The likeliest token; of equal ones the lowest.
+pub(crate) fn greatest(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (token, logit) in logits.iter().enumerate() {
         if *logit > logits[best] {

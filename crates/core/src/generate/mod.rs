@@ -9,6 +9,7 @@ mod schedule;
 mod settings;
 mod text;
 
+pub(crate) use choice::greatest;
 pub use schedule::{Prompt, Watch, continued, generate};
 pub use settings::{Sampling, Settings};
 pub use text::{Detokenizer, End, Generation};

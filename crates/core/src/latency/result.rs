@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::rounds::Rounds;
+use super::decode::DecodeResult;
+use super::rounds::counted;
 use super::spread::{Speedup, TimeSpread};
 
 /// What a variant took over one prompt.
@@ -22,13 +23,15 @@ pub struct LatencyResult {
     pub intermediate_bytes: Option<u64>,
     /// The dense backbone's weights and intermediates.
     pub dense_bytes: Option<u64>,
+    /// What it took to decode behind the prompt, where that is asked for and the engine can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<DecodeResult>,
 }
 
 impl LatencyResult {
     /// The rounds that count, of all.
     pub fn counted<'t>(&self, times: &'t [f64]) -> &'t [f64] {
-        let end = times.len().min(self.first + Rounds::PAPER.timed);
-        times.get(self.first..end).unwrap_or(times)
+        counted(self.first, times)
     }
 
     pub fn spread(&self) -> Option<TimeSpread> {

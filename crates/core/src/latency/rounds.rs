@@ -52,20 +52,18 @@ pub struct Session {
     pub first: usize,
 }
 
+/// The rounds that count, of all: from `first` on as many as the protocol has.
+pub(super) fn counted(first: usize, times: &[f64]) -> &[f64] {
+    times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
+}
+
 /// How many passes [`interleaved`] makes where the first rounds are quiet.
 pub fn passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
 
 /// Times each program's pass over the prompt, alone in its trie, the head at every position. A pass ends when its
-/// predictions are in this machine's memory: the device has nothing left to do. Every round begins with another program,
-/// so that none always comes after the same one. `after` is called after each pass, and told whether it is one of those that
-/// were asked for.
-///
-/// While some program's last rounds are noise ([`TimeSpread::is_noise`]) more are made, as long as there is `patience`. What
-/// counts are the last ones, or, where the machine was never quiet, those in a row of which the fewest programs' are noise;
-/// the same for all programs. As Georges, Buytaert and Eeckhout have it: "Statistically rigorous Java performance
-/// evaluation", OOPSLA 2007, section 4.2.
+/// predictions are in this machine's memory: the device has nothing left to do. See [`in_rounds`].
 ///
 /// # Errors
 /// A step that fails for another reason than want of memory, or what `after` returns.
@@ -78,8 +76,30 @@ pub fn interleaved(
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let batch = prompt.as_batch(engine.config().vocab);
-    let tries: Vec<Trie> = programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect();
-    let mut timed = vec![Timed::Milliseconds(Vec::with_capacity(rounds.timed)); programs.len()];
+    let tries = alone(programs);
+    in_rounds(tries.len(), rounds, patience, &mut |at| pass(engine, &tries[at], &batch), after)
+}
+
+/// A trie of each program.
+pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
+    programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect()
+}
+
+/// Rounds of `programs` passes, whose milliseconds `pass` gives. Every round begins with another program, so that none
+/// always comes after the same one. `after` is called after each pass, and told whether it is one of those that were asked for.
+///
+/// While some program's last rounds are noise ([`TimeSpread::is_noise`]) more are made, as long as there is `patience`. What
+/// counts are the last ones, or, where the machine was never quiet, those in a row of which the fewest programs' are noise;
+/// the same for all programs. As Georges, Buytaert and Eeckhout have it: "Statistically rigorous Java performance
+/// evaluation", OOPSLA 2007, section 4.2.
+pub(super) fn in_rounds(
+    programs: usize,
+    rounds: Rounds,
+    patience: Patience,
+    pass: &mut dyn FnMut(usize) -> Result<f64>,
+    after: &mut dyn FnMut(bool) -> Result<()>,
+) -> Result<Session> {
+    let mut timed = vec![Timed::Milliseconds(Vec::with_capacity(rounds.timed)); programs];
     let asked = rounds.warmups + rounds.timed;
     let (mut counted, mut needed) = (Instant::now(), Duration::ZERO);
     for round in 0..asked + patience.rounds {
@@ -94,12 +114,12 @@ pub fn interleaved(
         if round >= asked && (unrest(&timed, round - asked, rounds.timed).0 == 0 || spent()) {
             break;
         }
-        for place in 0..programs.len() {
-            let at = (round + place) % programs.len();
+        for place in 0..programs {
+            let at = (round + place) % programs;
             if timed[at] == Timed::OutOfMemory {
                 continue;
             }
-            match (pass(engine, &tries[at], &batch), &mut timed[at]) {
+            match (pass(at), &mut timed[at]) {
                 (Ok(took), Timed::Milliseconds(all)) if round >= rounds.warmups => all.push(took),
                 (Ok(_), _) => {}
                 (Err(error), of) if is_out_of_memory(&error) => *of = Timed::OutOfMemory,

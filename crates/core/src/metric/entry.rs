@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::evaluate::perplexity::Losses;
-use crate::latency::LatencyResult;
+use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
 use crate::tasks::{Answered, Measure, TaskResult};
@@ -24,6 +24,8 @@ pub enum Unit {
     /// A share of one.
     Share,
     Milliseconds,
+    /// How many in a second.
+    PerSecond,
     /// Millions of bytes.
     Megabytes,
     /// How many times as fast.
@@ -103,6 +105,8 @@ pub enum Of {
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
+    /// Of what is decoded behind a prompt.
+    Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
     /// A task or group by a definition of lm-evaluation-harness, which says itself how that is.
     Defined,

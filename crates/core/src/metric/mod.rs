@@ -13,6 +13,9 @@ mod boundary_error;
 mod byte_perplexity;
 mod channel_error;
 mod channels_reduced;
+mod decode;
+mod decode_predicted;
+mod decode_speedup;
 mod defined;
 mod entry;
 mod memory;
@@ -26,6 +29,7 @@ mod symmetric;
 #[path = "../../templates/metric.rs"]
 mod template;
 
+use std::fmt;
 use std::ops::Deref;
 
 use crate::error::{Error, Result, nearest};
@@ -39,6 +43,7 @@ pub use bits_per_byte::ENTRY as BITS_PER_BYTE;
 pub use boundary_error::ENTRY as BOUNDARY_ERROR;
 pub use channel_error::ENTRY as CHANNEL_ERROR;
 pub use channels_reduced::ENTRY as CHANNELS_REDUCED;
+pub use decode::ENTRY as DECODE;
 pub use entry::{Direction, MetricEntry, Nearness, Of, PairedTest, RepairSample, Shown, TaskSample, TextSample, Unit};
 pub use memory::ENTRY as MEMORY;
 pub use memory_size::ENTRY as MEMORY_SIZE;
@@ -61,6 +66,9 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &speedup::ENTRY,
     &memory::ENTRY,
     &memory_size::ENTRY,
+    &decode::ENTRY,
+    &decode_speedup::ENTRY,
+    &decode_predicted::ENTRY,
     &boundary_error::ENTRY,
     &channel_error::ENTRY,
     &symmetric::ENTRY,
@@ -80,6 +88,30 @@ pub struct Metric {
     entry: &'static MetricEntry,
     /// The text, the task or the prompt; none of a word.
     member: Option<String>,
+}
+
+/// A prompt that is timed: so many sequences of so many tokens, and how many are decoded behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptName {
+    pub length: usize,
+    pub batch: usize,
+    pub decode: Option<usize>,
+}
+
+impl PromptName {
+    /// Of a sequence: `512`, `512+64`.
+    pub fn tokens(self) -> String {
+        let new = self.decode.map_or_else(String::new, |tokens| format!("+{tokens}"));
+        format!("{}{new}", self.length)
+    }
+}
+
+/// `512×4`, `512×4+64`
+impl fmt::Display for PromptName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}×{}", self.length, self.batch)?;
+        self.decode.map_or(Ok(()), |tokens| write!(f, "+{tokens}"))
+    }
 }
 
 /// All that is known of it, whatever it is measured on.
@@ -106,6 +138,11 @@ impl MetricEntry {
         let id = if self.id.is_empty() { name.to_owned() } else { format!("{}_{name}", self.id) };
         let label = format!("{}{}", known.unwrap_or(name), self.label);
         Metric { id, label, entry: self, member: Some(name.to_owned()) }
+    }
+
+    /// Whether it tells of a prompt: what such a number is depends on the machine.
+    pub fn is_latency(&self) -> bool {
+        matches!(self.of, Of::Prompt(_) | Of::Decode(_))
     }
 
     /// Whether its ids say what it is measured on.
@@ -151,9 +188,8 @@ impl Metric {
     /// `prefill_ms:seq=512:batch=1` and its like, headed `512×1`.
     fn of_prompt(id: &str) -> Option<Self> {
         let (family, member) = id.split_once(':')?;
-        let entry = ENTRIES.iter().find(|entry| entry.id == family && matches!(entry.of, Of::Prompt(_)))?;
-        let (length, batch) = prompt(member)?;
-        Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(length, batch) })
+        let entry = ENTRIES.iter().find(|entry| entry.id == family && entry.is_latency())?;
+        Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(prompt(member)?) })
     }
 
     /// `mmlu(shots=5)/acc,none`
@@ -177,8 +213,8 @@ impl Metric {
         matches!(self.of, Of::Defined)
     }
 
-    /// The tokens of a sequence and the sequences of the prompt that it is measured on, where the id names them.
-    pub fn prompt(&self) -> Option<(usize, usize)> {
+    /// The prompt that it is measured on, where the id names it.
+    pub fn prompt(&self) -> Option<PromptName> {
         prompt(self.member.as_deref().filter(|_| self.is_latency())?)
     }
 
@@ -187,16 +223,13 @@ impl Metric {
         if self.is_latency() { self.entry.metric() } else { self.clone() }
     }
 
-    /// The same metric of one of several prompts, each of `batch` sequences of `length` tokens.
-    pub fn at_prompt(&self, length: usize, batch: usize) -> Self {
-        let member = format!("seq={length}:batch={batch}");
+    /// The same metric of one of several prompts.
+    pub fn at_prompt(&self, prompt: PromptName) -> Self {
+        let PromptName { length, batch, decode } = prompt;
+        let new = decode.map_or_else(String::new, |tokens| format!(":new={tokens}"));
+        let member = format!("seq={length}:batch={batch}{new}");
         let id = format!("{}:{member}", self.entry.id);
-        Self { id, label: format!("{length}×{batch}"), entry: self.entry, member: Some(member) }
-    }
-
-    /// Whether it tells of a pass over a prompt: what such a number is depends on the machine.
-    pub fn is_latency(&self) -> bool {
-        matches!(self.of, Of::Prompt(_))
+        Self { id, label: prompt.to_string(), entry: self.entry, member: Some(member) }
     }
 
     /// Whether it tells of texts: what their windows are depends on the tokenizer.
@@ -300,10 +333,15 @@ pub fn texts() -> Vec<String> {
     TEXTS.iter().map(|(text, _)| TEXT.on(text).id).collect()
 }
 
-/// `seq=512:batch=1`
-fn prompt(member: &str) -> Option<(usize, usize)> {
+/// `seq=512:batch=1`, `seq=512:batch=1:new=64`
+fn prompt(member: &str) -> Option<PromptName> {
     let (length, batch) = member.strip_prefix("seq=")?.split_once(":batch=")?;
-    Some((length.parse().ok()?, batch.parse().ok()?))
+    let (batch, new) = match batch.split_once(":new=") {
+        Some((batch, new)) => (batch, Some(new)),
+        None => (batch, None),
+    };
+    let decode = new.map(|new| new.parse().ok()).map_or(Some(None), |new| new.map(Some))?;
+    Some(PromptName { length: length.parse().ok()?, batch: batch.parse().ok()?, decode })
 }
 
 #[cfg(test)]
@@ -349,9 +387,14 @@ mod tests {
     #[test]
     fn a_metric_of_one_prompt_is_the_metric_under_the_prompts_name() {
         let found = Metric::find("speedup:seq=512:batch=16").unwrap();
-        assert_eq!(found, SPEEDUP.metric().at_prompt(512, 16));
+        let prompt = PromptName { length: 512, batch: 16, decode: None };
+        assert_eq!(found, SPEEDUP.metric().at_prompt(prompt));
         assert_eq!((found.label.as_str(), found.unit, found.family()), ("512×16", Unit::Times, "speedup"));
-        assert_eq!((found.prompt(), SPEEDUP.metric().prompt()), (Some((512, 16)), None));
+        assert_eq!((found.prompt(), SPEEDUP.metric().prompt()), (Some(prompt), None));
+        let decoded = Metric::find("decode_tps:seq=512:batch=16:new=64").unwrap();
+        assert_eq!(decoded, DECODE.metric().at_prompt(PromptName { decode: Some(64), ..prompt }));
+        assert_eq!((decoded.label.as_str(), decoded.family()), ("512×16+64", "decode_tps"));
+        assert!(decoded.is_latency() && Metric::find("decode_tps:seq=512:batch=16:new=").is_err());
         assert_eq!(found.whatever_prompt(), SPEEDUP.metric());
         assert!(found.is_latency() && MEMORY_SIZE.metric().is_latency() && !ACCURACY.metric().is_latency());
     }

@@ -87,6 +87,13 @@ impl Config {
         self.hidden * (2 * q + 2 * kv)
     }
 
+    /// Bytes of the keys and values that a program keeps of a token while it decodes, at most: those of f32.
+    pub fn cache_bytes(&self, program: &Program) -> u64 {
+        let attention = |step: &&Step| matches!(step, Step::Attention(_) | Step::Edited(Sublayer::Attention, ..));
+        let layers = program.0.iter().filter(attention).count();
+        8 * (layers * self.kv_heads * self.head_dim) as u64
+    }
+
     /// Weights of a layer, without its norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
         (self.attention_numbers() + self.mlp_numbers(layer)) as u64

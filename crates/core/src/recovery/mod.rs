@@ -78,11 +78,7 @@ pub fn untrained(options: &Options) -> Options {
 }
 
 /// How a recovery's operator is trained after it is solved; none where it is not.
-///
-/// # Errors
-/// As [`build`]; a wrong value, or a count that is too small.
-pub fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
-    build(name, options)?;
+fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let Some(value) = options.get(FINETUNE) else { return Ok(None) };
     let wrong = |found: String| Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found);
     let finetune: Finetune = serde_json::from_value(value.clone())
@@ -102,18 +98,19 @@ fn tunable() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().filter(is).map(|entry| entry.shown.name)
 }
 
-/// The options of a recovery with every default filled in: what it is known by in keys.
+/// The recovery of a name, with its options as it is known by them in keys, every default filled in, and how its operator is
+/// trained after it is solved.
 ///
 /// # Errors
-/// As [`build`].
-pub fn resolve(name: &str, options: &Options) -> Result<Options> {
-    let entry = options::lookup("recovery", name, ENTRIES)?;
-    let finetune = finetune(name, options)?;
-    let mut resolved = entry.resolve(&untrained(options))?;
-    if let Some(finetune) = finetune {
-        resolved.insert(FINETUNE.to_owned(), Value::Object(options::written(name, &finetune)?));
+/// As [`build`]; a wrong value of a training, or a count that is too small.
+pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
+    let recovery = build(name, options)?;
+    let training = finetune(name, options)?;
+    let mut resolved = options::lookup("recovery", name, ENTRIES)?.resolve(&untrained(options))?;
+    if let Some(training) = &training {
+        resolved.insert(FINETUNE.to_owned(), Value::Object(options::written(name, training)?));
     }
-    Ok(resolved)
+    Ok((recovery, resolved, training))
 }
 
 /// The version of what a recovery gives; 1 of a name that is no recovery's.
@@ -218,9 +215,10 @@ mod tests {
             let message = build(name, &options).err().unwrap().to_string();
             assert!(message.contains("no operator that can be fine-tuned"), "{name}: {message}");
         }
-        let resolved = resolve("ghosted", &options(json!({"finetune": {"length": 16, "sequences": 8}}))).unwrap();
+        let resolve = |of: Value| resolved("ghosted", &options(of)).unwrap().1;
+        let resolved = resolve(json!({"finetune": {"length": 16, "sequences": 8}}));
         assert_eq!(resolved[FINETUNE], json!({"sequences": 8, "length": 16, "seed": 0}));
-        assert_eq!(untrained(&resolved), resolve("ghosted", &Options::new()).unwrap());
+        assert_eq!(untrained(&resolved), resolve(json!({})));
     }
 
     #[test]

@@ -154,7 +154,7 @@ mod tests {
 
     use crate::corpus::Start;
     use crate::recovery::boundary::tests::{Written, near};
-    use crate::recovery::{build, resolve};
+    use crate::recovery::{build, resolved};
 
     #[test]
     fn the_ridge_that_is_best_on_the_held_out_window_solves_all_of_them() {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_papers_ridge_is_no_part_of_a_key_and_a_wrong_one_is_refused() {
-        let resolved = |options: serde_json::Value| resolve("ghosted", options.as_object().unwrap());
+        let resolved = |options: serde_json::Value| resolved("ghosted", options.as_object().unwrap()).map(|of| of.1);
         assert_eq!(resolved(json!({"ridge": 1e-6})).unwrap(), resolved(json!({})).unwrap());
         assert_eq!(resolved(json!({"ridge": "auto"})).unwrap()["ridge"], "auto");
         assert_eq!(resolved(json!({"ridge": 0})).unwrap()["ridge"], 0.0);

@@ -2,27 +2,32 @@
 
 /// `str.isspace` of one character: Unicode's White_Space and the four separators U+001C to U+001F, which Rust's `trim`
 /// leaves standing.
-pub(super) fn is_space(character: char) -> bool {
+pub fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&character)
 }
 
 /// `str.strip()`.
-pub(super) fn strip(text: &str) -> &str {
+pub fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
 /// `str.lstrip()`.
-pub(super) fn strip_start(text: &str) -> &str {
+pub fn strip_start(text: &str) -> &str {
     text.trim_start_matches(is_space)
 }
 
 /// `str.rstrip()`.
-pub(super) fn strip_end(text: &str) -> &str {
+pub fn strip_end(text: &str) -> &str {
     text.trim_end_matches(is_space)
 }
 
+/// `str.split()`.
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(is_space).filter(|word| !word.is_empty())
+}
+
 /// `str.capitalize()`: the first character in title case, all others in lower case.
-pub(super) fn capitalize(text: &str) -> String {
+pub fn capitalize(text: &str) -> String {
     let Some(head) = text.chars().next() else { return String::new() };
     // The whole text is lowered, then the head replaced: a final sigma looks at the characters before it, the head too.
     let lower = text.to_lowercase();
@@ -35,7 +40,7 @@ pub(super) fn capitalize(text: &str) -> String {
 }
 
 /// The first character in lower case, the rest untouched: `text[0].lower() + text[1:]`. `None` for an empty text.
-pub(super) fn lower_first(text: &str) -> Option<String> {
+pub fn lower_first(text: &str) -> Option<String> {
     let mut characters = text.chars();
     let head = characters.next()?;
     Some(head.to_lowercase().chain(characters).collect())

@@ -4,11 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::item::{Document, Items};
-use super::prompt::Choice;
 use super::python::strip_end;
 use crate::error::{Error, Result};
 
@@ -73,59 +70,24 @@ impl FromStr for Bos {
     }
 }
 
-/// One choice of one document, as the model gets it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Request {
-    /// The document's number in the split.
-    pub document: usize,
-    /// The choice's number in the document.
-    pub choice: usize,
-    pub context: String,
-    pub continuation: String,
-    /// Before truncation; the two together are what is scored and what it follows.
-    pub context_ids: Vec<u32>,
-    /// Before truncation. White space at the context's end is tokenised here.
-    pub continuation_ids: Vec<u32>,
+/// A continuation behind a context, as the model gets them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokenised {
     /// What the model sees: both, cut from the left to one more than the greatest length, without the last id. The
     /// logits of its last `continuation_ids.len()` positions score the continuation.
     pub input_ids: Vec<u32>,
-    /// Ids that were cut off at the left.
-    pub truncated_left: usize,
-}
-
-/// All requests of a task, document by document and choice by choice. `max_length` is the number of tokens that the
-/// model can see (see [`max_length`](super::max_length)).
-///
-/// # Errors
-/// A document that cannot be scored, with task, file, row and choice: a context or a continuation without tokens, a
-/// continuation longer than `max_length`, an empty context without a prefix token, a text that the encoder refuses.
-pub fn requests(items: &Items, encoder: &impl Encoder, bos: Bos, max_length: usize) -> Result<Vec<Request>> {
-    if max_length == 0 {
-        return Err(Error::bad_input("the model's length is 0 tokens").expected("a length of 1 or more"));
-    }
-    let coder = Coder { encoder, bos, max_length };
-    let of_documents: Vec<Result<Vec<Request>>> =
-        items.documents.par_iter().map(|document| coder.document(document)).collect();
-    let mut all = Vec::new();
-    // Collected first, so that of several errors it is always the first document's that is shown.
-    for of_document in of_documents {
-        all.extend(of_document.map_err(|error| error.at(format!("task {}", items.task.name)))?);
-    }
-    Ok(all)
-}
-
-/// A continuation behind a context, as the model gets them: see [`Request`] for its parts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tokenised {
-    pub input_ids: Vec<u32>,
+    /// Before truncation. White space at the context's end is tokenised here.
     pub continuation_ids: Vec<u32>,
-    pub truncated_left: usize,
+    /// Ids of both that were cut off at the left.
+    pub cut_ids: Vec<u32>,
 }
 
-/// Context and continuation as token ids; contexts that were met before are in `known`.
+/// Context and continuation as token ids; contexts that were met before are in `known`. `max_length` is the number of tokens
+/// that the model can see (see [`max_length`](super::max_length)).
 ///
 /// # Errors
-/// As [`requests`], but for the place.
+/// What cannot be scored: a context or a continuation without tokens, a continuation longer than `max_length`, an empty context
+/// without a prefix token, a text that the encoder refuses.
 pub fn continuation(
     texts: (&str, &str),
     encoder: &impl Encoder,
@@ -133,6 +95,9 @@ pub fn continuation(
     max_length: usize,
     known: &mut HashMap<String, Vec<u32>>,
 ) -> Result<Tokenised> {
+    if max_length == 0 {
+        return Err(Error::bad_input("the model's length is 0 tokens").expected("a length of 1 or more"));
+    }
     let (context, continuation) = texts;
     let coder = Coder { encoder, bos, max_length };
     let (context_ids, continuation_ids) = coder.pair(context, continuation, known)?;
@@ -161,7 +126,7 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
             0 => [&[prefix], &ids[..to - 1]].concat(),
             _ => ids[to - 1 - max_length.min(to - 1)..to - 1].to_vec(),
         };
-        windows.push(Tokenised { input_ids, continuation_ids: ids[from..to].to_vec(), truncated_left: 0 });
+        windows.push(Tokenised { input_ids, continuation_ids: ids[from..to].to_vec(), cut_ids: Vec::new() });
         from = to;
     }
     Ok(windows)
@@ -184,19 +149,6 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    fn document(&self, document: &Document) -> Result<Vec<Request>> {
-        // Nearly always all choices share one context.
-        let mut contexts = HashMap::new();
-        let request = |(index, choice): (usize, &Choice)| {
-            let ids = self.pair(&choice.context, &choice.continuation, &mut contexts);
-            ids.and_then(|(context_ids, continuation_ids)| {
-                self.request(document.id, index, choice, context_ids, continuation_ids)
-            })
-            .map_err(|error| error.at(format!("choice {}", index + 1)).at(&document.place))
-        };
-        document.prompt.choices.iter().enumerate().map(request).collect()
-    }
-
     /// Context and continuation as ids. The cut is made by count: where a token spans the border, context and rest are
     /// not the ids of the whole text, and are not repaired, since the harness does not.
     fn pair(
@@ -255,28 +207,6 @@ impl<E: Encoder> Coder<'_, E> {
         Ok(ids)
     }
 
-    fn request(
-        &self,
-        document: usize,
-        index: usize,
-        choice: &Choice,
-        context_ids: Vec<u32>,
-        continuation_ids: Vec<u32>,
-    ) -> Result<Request> {
-        let Tokenised { input_ids, continuation_ids, truncated_left } =
-            self.cut((&choice.context, &choice.continuation), &context_ids, continuation_ids)?;
-        Ok(Request {
-            document,
-            choice: index,
-            context: choice.context.clone(),
-            continuation: choice.continuation.clone(),
-            context_ids,
-            continuation_ids,
-            input_ids,
-            truncated_left,
-        })
-    }
-
     /// The ids as the model sees them; `texts` are context and continuation, for messages.
     fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<Tokenised> {
         if context_ids.is_empty() {
@@ -297,16 +227,15 @@ impl<E: Encoder> Coder<'_, E> {
         let mut input_ids = [context_ids, continuation_ids.as_slice()].concat();
         // Whatever is first goes first, a BOS token too.
         let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
-        input_ids.drain(..truncated_left);
+        let cut_ids = input_ids.drain(..truncated_left).collect();
         // Nothing is scored after the last id, so the model need not see it.
         input_ids.pop();
-        Ok(Tokenised { input_ids, continuation_ids, truncated_left })
+        Ok(Tokenised { input_ids, continuation_ids, cut_ids })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Prompt, Task};
     use super::*;
 
     /// One token per character (its code), but "ab" is one token (1000); `^` is the prefix token (1) and is put in front.
@@ -335,13 +264,14 @@ mod tests {
         Letters { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds: true }
     }
 
-    fn make(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<Request> {
-        let (context, continuation) = (pair.0.to_owned(), pair.1.to_owned());
-        let prompt = Prompt { choices: vec![Choice { text: String::new(), context, continuation }], gold: 0 };
-        let document = Document { id: 4, place: "x.jsonl:5".to_owned(), prompt };
-        let task = Task::find("arc_easy").unwrap();
-        let items = Items { task, files: Vec::new(), original: 1, documents: vec![document] };
-        Ok(requests(&items, encoder, bos, length)?.remove(0))
+    fn make(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<Tokenised> {
+        continuation(pair, encoder, bos, length, &mut HashMap::new())
+    }
+
+    /// The ids of the context before truncation.
+    fn context_ids(of: &Tokenised) -> Vec<u32> {
+        let all = [of.cut_ids.as_slice(), &of.input_ids].concat();
+        all[..=all.len() - of.continuation_ids.len()].to_vec()
     }
 
     /// Context and continuation as text again, with `^` for the prefix token and `&` for the joined one.
@@ -352,7 +282,7 @@ mod tests {
             1000 => '&',
             other => char::from_u32(*other).unwrap(),
         };
-        (request.context_ids.iter().map(letter).collect(), request.continuation_ids.iter().map(letter).collect())
+        (context_ids(&request).iter().map(letter).collect(), request.continuation_ids.iter().map(letter).collect())
     }
 
     fn pair(context: &str, continuation: &str) -> (String, String) {
@@ -382,7 +312,7 @@ mod tests {
             assert_eq!(ids(("^Q", "x"), bos).0, "^Q");
         }
         let without = Letters { adds: false, ..letters() };
-        assert_eq!(make(&without, ("Q", "x"), Bos::Tokenizer, 9).unwrap().context_ids.len(), 1);
+        assert_eq!(context_ids(&make(&without, ("Q", "x"), Bos::Tokenizer, 9).unwrap()).len(), 1);
         let error = make(&without, ("Q", "x"), Bos::Always, 9).unwrap_err();
         assert!(error.to_string().contains("`always`"), "{error}");
     }
@@ -406,8 +336,8 @@ mod tests {
         let codes = |text: &str| text.chars().map(|c| if c == '^' { 1 } else { u32::from(c) }).collect::<Vec<_>>();
         for (length, input, cut) in [(99, "^QRxy", 0), (5, "^QRxy", 0), (4, "QRxy", 1), (3, "Rxy", 2)] {
             let request = request(length).unwrap();
-            assert_eq!((request.input_ids, request.truncated_left), (codes(input), cut), "length {length}");
-            assert_eq!((request.context_ids, request.continuation_ids), (codes("^QR"), codes("xyz")));
+            assert_eq!((context_ids(&request), &request.continuation_ids), (codes("^QR"), &codes("xyz")));
+            assert_eq!((request.input_ids, request.cut_ids.len()), (codes(input), cut), "length {length}");
         }
         let error = request(2).unwrap_err();
         assert!(error.to_string().contains("at most 2 tokens"), "equality is the limit: {error}");
@@ -436,11 +366,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_scored_names_task_row_and_choice() {
+    fn what_cannot_be_scored_is_refused() {
         for (texts, bos) in [((" ", " x"), Bos::Never), (("Q", ""), Bos::Never), (("Q", "!"), Bos::Tokenizer)] {
-            let error = make(&letters(), texts, bos, 9).unwrap_err();
-            assert_eq!(error.exit_code(), 2);
-            assert!(error.to_string().contains("task arc_easy, x.jsonl:5, choice 1"), "{error}");
+            assert_eq!(make(&letters(), texts, bos, 9).unwrap_err().exit_code(), 2);
         }
     }
 }

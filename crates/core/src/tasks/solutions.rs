@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::item::Items;
-use super::request::Request;
 use super::result::{ChoiceResult, DocumentResult, Score, TaskResult};
 use super::task::Task;
 use crate::error::{Error, Result};
@@ -21,45 +19,23 @@ pub struct Solutions {
     documents: Vec<Questions>,
 }
 
+/// A document as it is judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Questions {
-    id: usize,
-    gold: i64,
+pub struct Questions {
+    /// The document's number in the split.
+    pub id: usize,
+    /// The index of the right choice. An index that there is not, such as -1 in a split with hidden answers, is never
+    /// matched (the harness counts such a document as wrong in silence; here it is counted, see [`TaskResult::unanswered`]).
+    pub gold: i64,
     /// Characters, bytes, tokens of the continuation, and tokens cut off at the left, of each choice.
-    choices: Vec<[usize; 4]>,
+    pub choices: Vec<[usize; 4]>,
 }
 
 impl Solutions {
-    /// # Errors
-    /// When the requests are not those of these documents.
-    pub fn of(items: &Items, requests: &[Request]) -> Result<Self> {
-        let mut rest = requests.iter();
-        let mut questions = |document: &super::item::Document| {
-            let mut choices = Vec::with_capacity(document.prompt.choices.len());
-            for (index, choice) in document.prompt.choices.iter().enumerate() {
-                let request = rest.next().filter(|request| (request.document, request.choice) == (document.id, index));
-                let request = request.ok_or_else(|| {
-                    Error::job("the requests are not those of the documents")
-                        .at(format!("task {}, {}", items.task.name, document.place))
-                        .expected(format!("a request for choice {index}"))
-                })?;
-                choices.push([
-                    choice.text.chars().count(),
-                    choice.text.len(),
-                    request.continuation_ids.len(),
-                    request.truncated_left,
-                ]);
-            }
-            Ok(Questions { id: document.id, gold: document.prompt.gold, choices })
-        };
-        let documents = items.documents.iter().map(&mut questions).collect::<Result<_>>()?;
-        match rest.next() {
-            Some(request) => Err(Error::job("the requests are not those of the documents")
-                .at(format!("task {}", items.task.name))
-                .found(format!("a further request, for document {}", request.document))),
-            None => Ok(Self { task: items.task.name.to_string(), original: items.original, documents }),
-        }
+    /// The documents that are scored, of the `original` ones of the split.
+    pub fn new(task: &Task, original: usize, documents: Vec<Questions>) -> Self {
+        Self { task: task.name.to_owned(), original, documents }
     }
 
     /// The same of some documents, by their places.
@@ -147,12 +123,4 @@ impl Answered {
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
         self.key.judged(&self.scores)
     }
-}
-
-/// Judges all documents of a task; `scores` are the answers to `requests`, in their order.
-///
-/// # Errors
-/// When requests or scores are not those of these documents.
-pub fn document_results(items: &Items, requests: &[Request], scores: &[Score]) -> Result<Vec<DocumentResult>> {
-    Solutions::of(items, requests)?.judge(scores)
 }

@@ -4,8 +4,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
-use super::prompt::{self, Prompt};
-use super::row::TaskRow;
 use super::split::Split;
 use crate::error::{Error, Result, nearest};
 
@@ -29,7 +27,7 @@ impl AccuracyKind {
     }
 }
 
-/// A task: where its documents are, how a row becomes a prompt, what is counted.
+/// A task: where its documents are and what is counted. How a row becomes a prompt says its definition.
 #[derive(Debug)]
 pub struct Task {
     pub name: &'static str,
@@ -48,19 +46,14 @@ pub struct Task {
     /// Percent right of one who knows nothing. First by drawing among the choices; then, for the tasks of two fixed
     /// answers, by giving always one of them, which is what a collapsed model does: both shares of the split's labels.
     pub chance: &'static [f64],
-    /// The fields that a row must have, by their names on the hub.
-    pub columns: &'static [&'static str],
     /// What the harness reports.
     pub metrics: &'static [AccuracyKind],
     /// What the paper's column shows.
     pub column: AccuracyKind,
-    pub(super) prompt: fn(&TaskRow) -> Result<Prompt>,
 }
 
 const ACC: &[AccuracyKind] = &[AccuracyKind::Acc];
 const BOTH: &[AccuracyKind] = &[AccuracyKind::Acc, AccuracyKind::AccNorm];
-const ARC: &[&str] = &["question", "choices", "answerKey"];
-const RACE: &[&str] = &["article", "problems"];
 
 /// The nine tasks in the order of the paper's columns, and last the RACE of lm-eval 0.4.11 and older.
 ///
@@ -78,10 +71,8 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 2376,
         chance: &[25.0],
-        columns: ARC,
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
-        prompt: prompt::arc,
     },
     Task {
         name: "arc_challenge",
@@ -92,10 +83,8 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 1172,
         chance: &[25.0],
-        columns: ARC,
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
-        prompt: prompt::arc,
     },
     Task {
         name: "hellaswag",
@@ -106,10 +95,8 @@ pub static TASKS: &[Task] = &[
         split: Split::Validation,
         documents: 10042,
         chance: &[25.0],
-        columns: &["activity_label", "ctx_a", "ctx_b", "endings", "label"],
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
-        prompt: prompt::hellaswag,
     },
     Task {
         name: "winogrande",
@@ -120,10 +107,8 @@ pub static TASKS: &[Task] = &[
         split: Split::Validation,
         documents: 1267,
         chance: &[50.0],
-        columns: &["sentence", "option1", "option2", "answer"],
         metrics: ACC,
         column: AccuracyKind::Acc,
-        prompt: prompt::winogrande,
     },
     Task {
         name: "boolq",
@@ -135,10 +120,8 @@ pub static TASKS: &[Task] = &[
         documents: 3270,
         // 2033 yes and 1237 no.
         chance: &[50.0, 100.0 * 2033.0 / 3270.0, 100.0 * 1237.0 / 3270.0],
-        columns: &["question", "passage", "label"],
         metrics: ACC,
         column: AccuracyKind::Acc,
-        prompt: prompt::boolq,
     },
     Task {
         name: "openbookqa",
@@ -149,10 +132,8 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 500,
         chance: &[25.0],
-        columns: &["question_stem", "choices", "answerKey"],
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
-        prompt: prompt::openbookqa,
     },
     Task {
         name: "rte",
@@ -164,10 +145,8 @@ pub static TASKS: &[Task] = &[
         documents: 277,
         // 146 entailments and 131 others.
         chance: &[50.0, 100.0 * 146.0 / 277.0, 100.0 * 131.0 / 277.0],
-        columns: &["sentence1", "sentence2", "label"],
         metrics: ACC,
         column: AccuracyKind::Acc,
-        prompt: prompt::rte,
     },
     Task {
         name: "copa",
@@ -179,10 +158,8 @@ pub static TASKS: &[Task] = &[
         documents: 100,
         // 55 first and 45 second choices.
         chance: &[50.0, 55.0, 45.0],
-        columns: &["premise", "choice1", "choice2", "question", "label"],
         metrics: ACC,
         column: AccuracyKind::Acc,
-        prompt: prompt::copa,
     },
     Task {
         name: "race",
@@ -193,10 +170,8 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 1045,
         chance: &[25.0],
-        columns: RACE,
         metrics: ACC,
         column: AccuracyKind::Acc,
-        prompt: prompt::race,
     },
     Task {
         name: "race_v2",
@@ -207,10 +182,8 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 1045,
         chance: &[25.0],
-        columns: RACE,
         metrics: ACC,
         column: AccuracyKind::Acc,
-        prompt: prompt::race_v2,
     },
 ];
 
@@ -238,14 +211,6 @@ impl Task {
                 None => error,
             }
         })
-    }
-
-    /// What a row asks, for one row of this task's data.
-    ///
-    /// # Errors
-    /// A field that is missing or does not hold what it should; an answer that is not among the choices.
-    pub fn prompt(&self, row: &TaskRow) -> Result<Prompt> {
-        (self.prompt)(row).map_err(|error| error.at(format!("task {}", self.name)))
     }
 }
 

@@ -1,0 +1,211 @@
+//! Timed decoding: new tokens behind a prompt, one after the other.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::prompt::Prompt;
+use super::rounds::{Patience, Rounds, Session, alone, counted, in_rounds};
+use super::spread::{Speedup, TimeSpread};
+use crate::error::{Error, Result};
+use crate::generate::greatest;
+use crate::model::{Config, Engine, Load, Program, Run, Trie};
+
+/// What a variant took to decode behind one prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DecodeResult {
+    /// New tokens of a round, of all sequences together.
+    pub tokens: usize,
+    /// Milliseconds of each round's new tokens, every operator of the stream a full product; none where memory did not suffice.
+    pub times: Option<Vec<f64>>,
+    /// The same with a diagonal operator as one multiplication a channel; none where it has none.
+    pub by_channel: Option<Vec<f64>>,
+    /// The dense backbone's times in the same rounds, where it was among them.
+    pub dense: Option<Vec<f64>>,
+    /// The first of the rounds that count.
+    pub first: usize,
+    /// Operations of the new tokens by the cost model, and the dense backbone's.
+    pub work: f64,
+    pub dense_work: f64,
+}
+
+impl DecodeResult {
+    pub fn spread(&self) -> Option<TimeSpread> {
+        TimeSpread::of(counted(self.first, self.times.as_deref()?))
+    }
+
+    /// The spread of its diagonal operator as one multiplication a channel.
+    pub fn spread_by_channel(&self) -> Option<TimeSpread> {
+        TimeSpread::of(counted(self.first, self.by_channel.as_deref()?))
+    }
+
+    /// Tokens a second of all sequences together, by the mean time; its deviation is the same part of it.
+    pub fn rate(&self) -> Option<TimeSpread> {
+        let spread = self.spread()?;
+        let mean = 1e3 * self.tokens as f64 / spread.mean;
+        Some(TimeSpread { mean, deviation: mean * spread.relative() })
+    }
+
+    pub fn speedup(&self) -> Option<Speedup> {
+        Speedup::of(counted(self.first, self.dense.as_deref()?), counted(self.first, self.times.as_deref()?))
+    }
+
+    /// The speedup by the cost model.
+    pub fn predicted(&self) -> f64 {
+        self.dense_work / self.work
+    }
+}
+
+/// Times `tokens` new tokens of each sequence of the prompt, the likeliest one each time, with each program alone in its trie.
+/// The prompt itself is read before that, into a cache that begins empty each time, and is not counted. Rounds are those of
+/// [`in_rounds`].
+///
+/// # Errors
+/// An engine that does not generate; a step that fails for another reason than want of memory, or what `after` returns.
+pub fn decoded(
+    engine: &dyn Engine,
+    programs: &[Program],
+    (prompt, tokens): (Prompt, usize),
+    rounds: Rounds,
+    patience: Patience,
+    after: &mut dyn FnMut(bool) -> Result<()>,
+) -> Result<Session> {
+    let tries = alone(programs);
+    let mut pass = |at: usize| steps(engine, &tries[at], prompt, tokens).map(|(took, _)| took);
+    in_rounds(tries.len(), rounds, patience, &mut pass, after)
+}
+
+/// Milliseconds of the new tokens, and these, step by step.
+fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
+    let mut decoding = engine.decoding(trie)?;
+    let ids = prompt.as_batch(engine.config().vocab).ids;
+    let run = |(block, ids): (usize, &[u32])| Run {
+        ids: ids.to_vec(),
+        programs: vec![0],
+        before: Vec::new(),
+        block,
+        room: prompt.length + tokens,
+    };
+    let runs: Vec<Run> = ids.chunks(prompt.length.max(1)).enumerate().map(run).collect();
+    let mut next = likeliest(&decoding.run(&runs)?)?;
+    let mut new = Vec::with_capacity(tokens * prompt.batch);
+    let started = Instant::now();
+    for _ in 0..tokens {
+        let runs: Vec<Run> = next.chunks(1).enumerate().map(run).collect();
+        next = likeliest(&decoding.run(&runs)?)?;
+        new.extend_from_slice(&next);
+    }
+    Ok((started.elapsed().as_secs_f64() * 1e3, new))
+}
+
+/// The next token of each sequence, of one program.
+fn likeliest(logits: &[Vec<Vec<f32>>]) -> Result<Vec<u32>> {
+    let of = |of_programs: &Vec<Vec<f32>>| of_programs.first().map(|logits| greatest(logits));
+    logits.iter().map(of).collect::<Option<_>>().ok_or_else(|| Error::job("a sequence has no logits"))
+}
+
+/// Operations of the new tokens by the cost model: of prompts that are so much longer, without those of the prompts.
+pub fn decode_work(config: &Config, program: &Program, prompt: Prompt, tokens: usize) -> f64 {
+    let trie = Trie::new(std::slice::from_ref(program));
+    let of = |length: usize| trie.flops(config, &Load::windows(prompt.batch * length, length)).separate;
+    of(prompt.length + tokens) - of(prompt.length)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::generate::{self, Detokenizer, Settings};
+    use crate::model::engine::tests::Adding;
+    use crate::model::{CandleEngine, Decoder, DeviceName, FloatType, Placement};
+
+    struct Silent;
+
+    impl Detokenizer for Silent {
+        fn text(&self, _: &[u32], _: bool) -> Result<String> {
+            Ok(String::new())
+        }
+    }
+
+    const PROMPT: Prompt = Prompt { length: 6, batch: 3 };
+
+    fn folder() -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa")
+    }
+
+    #[test]
+    fn what_is_timed_are_the_tokens_that_generation_gives() {
+        let own: Box<dyn Engine> = Box::new(Decoder::load(&folder()).unwrap());
+        let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
+        let config = Config::read(&folder()).unwrap();
+        let candle: Box<dyn Engine> = Box::new(CandleEngine::load(config, &folder(), at, None).unwrap());
+        for engine in [own, candle] {
+            let config = engine.config();
+            let program = Program::pruned(config.layers, &[1], |_| None);
+            let ids = PROMPT.as_batch(config.vocab).ids;
+            let prompt = |ids: &[u32]| generate::Prompt { identity: String::new(), ids: ids.to_vec() };
+            let prompts: Vec<generate::Prompt> = ids.chunks(PROMPT.length).map(prompt).collect();
+            // The first one follows from the prompt.
+            let settings = Settings::greedy(6, 64);
+            let programs = std::slice::from_ref(&program);
+            let expected = generate::generate(&*engine, programs, &prompts, &settings, &Silent, &mut ()).unwrap();
+            let (took, tokens) = steps(&*engine, &Trie::new(programs), PROMPT, 5).unwrap();
+            let of = |sequence: usize| tokens.iter().skip(sequence).step_by(3).copied().collect::<Vec<u32>>();
+            assert_eq!(tokens.len(), 15);
+            for (sequence, of_programs) in expected.iter().enumerate() {
+                assert_eq!(of(sequence), of_programs[0].ids[1..], "{}", engine.id());
+            }
+            assert!(took > 0.0);
+        }
+    }
+
+    #[test]
+    fn every_round_decodes_with_every_variant_and_an_engine_that_cannot_says_so() {
+        let engine = Decoder::load(&folder()).unwrap();
+        let layers = engine.config().layers;
+        let programs = [Program::dense(layers), Program::pruned(layers, &[1], |_| None)];
+        let (rounds, patience) = (Rounds { warmups: 1, timed: 2 }, Patience { rounds: 0, seconds: 0.0 });
+        let mut passes = 0;
+        let mut after = |_| {
+            passes += 1;
+            Ok(())
+        };
+        let session = decoded(&engine, &programs, (PROMPT, 2), rounds, patience, &mut after).unwrap();
+        assert_eq!((session.timed.len(), passes), (2, 6));
+        let error = decoded(&Adding::new(), &programs, (PROMPT, 2), rounds, patience, &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("does not generate"), "{error}");
+    }
+
+    #[test]
+    fn new_tokens_see_the_prompt_and_each_other() {
+        let config = Config::read(&folder()).unwrap();
+        let (c, q) = (config.hidden, config.heads * config.head_dim);
+        let kv = config.kv_heads * config.head_dim;
+        // By hand: five tokens of three sequences; on average each sees the prompt and half of the five.
+        let layer = c * (2 * q + 2 * kv) + 3 * c * config.intermediate;
+        let weights = 15 * (config.layers * layer + c * config.vocab);
+        let seen = 15.0 * (6.0 + 2.5) * (2 * q * config.layers) as f64;
+        let work = decode_work(&config, &Program::dense(config.layers), PROMPT, 5);
+        assert!((work - 2.0 * (weights as f64 + seen)).abs() < 1e-6 * work, "{work}");
+    }
+
+    #[test]
+    fn a_rate_and_a_speedup_are_of_the_same_mean_times() {
+        let of = DecodeResult {
+            tokens: 64,
+            times: Some(vec![10.0, 10.0, 16.0]),
+            by_channel: None,
+            dense: Some(vec![24.0, 24.0, 24.0]),
+            first: 0,
+            work: 2.0,
+            dense_work: 3.0,
+        };
+        let rate = of.rate().unwrap();
+        // 64 tokens in 12 ms on average; 3.46 of 12 is the deviation.
+        assert!((rate.mean - 64e3 / 12.0).abs() < 1e-9, "{rate:?}");
+        assert!((rate.relative() - 12f64.sqrt() / 12.0).abs() < 1e-12, "{rate:?}");
+        assert!((of.speedup().unwrap().ratio - 2.0).abs() < 1e-12);
+        assert!((of.predicted() - 1.5).abs() < 1e-12);
+    }
+}

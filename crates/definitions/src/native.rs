@@ -1,0 +1,104 @@
+//! The paper's nine tasks: definitions of our own, embedded, in the form of any other.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::tasks::{DocumentLimit, Questions, Solutions, Task as Known, Tokenised};
+use rayon::prelude::*;
+
+use crate::definition::Definition;
+use crate::row::Row;
+use crate::rows::{FileRows, table};
+use crate::task::Task;
+use crate::value::Value;
+use crate::yaml::parse;
+
+macro_rules! files {
+    ($($name:literal),*) => {
+        [$(($name, include_str!(concat!("../tasks/", $name, ".yaml")))),*]
+    };
+}
+
+const FILES: [(&str, &str); 10] = files!(
+    "arc_easy",
+    "arc_challenge",
+    "hellaswag",
+    "winogrande",
+    "boolq",
+    "openbookqa",
+    "rte",
+    "copa",
+    "race",
+    "race_v2"
+);
+
+/// The definition of a task that the program knows by itself.
+///
+/// # Errors
+/// None that a caller could mend.
+pub fn definition(task: &Known) -> Result<&'static Definition> {
+    static ALL: LazyLock<Vec<Result<Definition>>> = LazyLock::new(|| {
+        FILES.iter().map(|(name, text)| Definition::read(&parse(text, &format!("{name}.yaml"))?)).collect()
+    });
+    let found = FILES.iter().position(|(name, _)| *name == task.name);
+    match found.and_then(|at| ALL.get(at)) {
+        Some(Ok(definition)) => Ok(definition),
+        Some(Err(error)) => Err(Error::job(error.one_line())),
+        None => Err(Error::job("a task has no definition").at(task.name)),
+    }
+}
+
+/// The documents of such a task at `path`: one file, or a folder that holds the task's split (files of other splits beside it
+/// are never read).
+///
+/// # Errors
+/// No file of the task's split at `path`, or a file named after another split; everything that [`Task::limited`] refuses, with
+/// task, file and row.
+pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<Task> {
+    let definition = definition(known)?.clone();
+    let rows = FileRows { splits: [(definition.evaluated().to_owned(), known.files(path)?)].into() };
+    Task::limited(definition, &rows, limit)
+}
+
+/// The rows of some files of such a task.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn rows(known: &Known, files: &[PathBuf]) -> Result<Vec<Row>> {
+    let data = &definition(known)?.data;
+    let all = files.iter().map(|file| table(file, data.columns()));
+    Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", known.name)))?.concat())
+}
+
+/// What the documents are judged by, once their requests are token ids.
+///
+/// # Errors
+/// When the ids are not those of these documents, or one's right answer is no number.
+pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<Tokenised>]) -> Result<Solutions> {
+    let unlike = || Error::job("the requests are not those of the documents").at(format!("task {}", known.name));
+    if tokens.len() != task.documents.len() {
+        return Err(unlike().found(format!("{} of {} documents", tokens.len(), task.documents.len())));
+    }
+    let question = |(id, own): (usize, &Vec<Tokenised>)| {
+        let (choices, gold) = task.solution(id)?;
+        if own.len() != choices.len() {
+            return Err(unlike().found(format!("{} requests for {} choices", own.len(), choices.len())));
+        }
+        let lengths = |(choice, tokens): (&Value, &Tokenised)| {
+            let text = choice.text();
+            [text.chars().count(), text.len(), tokens.continuation_ids.len(), tokens.cut_ids.len()]
+        };
+        let gold = gold.as_int().ok_or_else(|| {
+            Error::bad_input("the right answer is no number of a choice").at(task.place(id)).found(gold.repr())
+        })?;
+        Ok(Questions { id, gold, choices: choices.iter().zip(own).map(lengths).collect() })
+    };
+    let documents: Vec<Result<Questions>> = tokens.par_iter().enumerate().map(question).collect();
+    let documents = documents.into_iter().collect::<Result<_>>()?;
+    Ok(Solutions::new(known, task.original, documents))
+}
+
+#[cfg(test)]
+#[path = "native_tests.rs"]
+mod tests;

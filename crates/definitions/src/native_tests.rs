@@ -1,0 +1,205 @@
+//! The prompt of each task, and the rows that are refused.
+
+use serde_json::{Value, json};
+
+use super::*;
+use ghostlab_core::tasks::{Split, TASKS};
+
+use crate::task::{Ask, Setting};
+use crate::{Row, Value as Python};
+
+/// One row as a question with choices.
+struct Prompt {
+    choices: Vec<Choice>,
+    gold: i64,
+}
+
+struct Choice {
+    text: String,
+    context: String,
+    continuation: String,
+}
+
+/// The last of some rows.
+fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
+    let row = |fields: Value| Row { place: "x.jsonl:3".to_owned(), value: fields.into() };
+    let last = rows.len() - 1;
+    let known = Known::find(name).unwrap();
+    let task = Task::of_rows(definition(known)?.clone(), rows.into_iter().map(row).collect(), None)?;
+    let mut requests = task.requests(&FileRows::default(), &Setting::default())?;
+    requests.retain(|request| request.document == last);
+    let (texts, gold) = task.solution(last)?;
+    assert_eq!(requests.len(), texts.len());
+    let choice = |(text, request): (&Python, crate::Request)| {
+        let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("a likelihood") };
+        Choice { text: text.text(), context, continuation }
+    };
+    let choices = texts.iter().zip(requests).map(choice).collect();
+    Ok(Prompt { choices, gold: gold.as_int().unwrap() })
+}
+
+fn ask(task: &str, fields: Value) -> Prompt {
+    made(task, vec![fields]).unwrap()
+}
+
+fn refused(task: &str, fields: Value) -> String {
+    let error = made(task, vec![fields]).map(|_| ()).unwrap_err();
+    assert_eq!(error.exit_code(), 2, "{error}");
+    let message = error.to_string();
+    assert!(message.contains(task) && message.contains("x.jsonl:3"), "task and row are named: {message}");
+    message
+}
+
+fn continuations(prompt: &Prompt) -> Vec<&str> {
+    prompt.choices.iter().map(|choice| choice.continuation.as_str()).collect()
+}
+
+#[test]
+fn each_known_task_has_a_definition_that_says_the_same() {
+    for known in TASKS {
+        let of = definition(known).unwrap();
+        let metrics: Vec<&str> = of.metrics.iter().map(|metric| metric.kind.name()).collect();
+        assert_eq!(metrics, known.metrics.iter().map(|metric| metric.name()).collect::<Vec<_>>(), "{}", known.name);
+        assert_eq!((of.name.as_str(), of.version.as_str()), (known.name, &*format!("{}.0", known.version)));
+        let (test, validation) = (of.test.as_deref(), of.validation.as_deref());
+        let wanted = match known.split {
+            Split::Test => (Some("test"), None),
+            Split::Validation => (None, Some("validation")),
+        };
+        assert_eq!((test, validation), wanted, "{}", known.name);
+        assert!(known.source.ends_with(&of.data.path), "{}", known.name);
+        assert_eq!(of.shots(Some(5)), 5);
+    }
+    assert_eq!(FILES.len(), TASKS.len());
+}
+
+#[test]
+fn arc_looks_its_key_up_among_the_labels() {
+    let choices = json!({"text": ["x", " y", "z"], "label": ["1", "2", "3"]});
+    let prompt = ask("arc_easy", json!({"question": "Q {{x}}? ", "choices": choices, "answerKey": "3"}));
+    assert_eq!(prompt.gold, 2);
+    assert_eq!(prompt.choices[1].context, "Question: Q {{x}}? \nAnswer:");
+    assert_eq!(continuations(&prompt), [" x", "  y", " z"], "one space, even before a space");
+    let message = refused("arc_challenge", json!({"question": "Q", "choices": choices, "answerKey": "A"}));
+    assert!(message.contains("'A' is not in the list ['1', '2', '3']"), "{message}");
+    let uneven = json!({"text": ["x"], "label": ["1", "2"]});
+    refused("arc_challenge", json!({"question": "Q", "choices": uneven, "answerKey": "1"}));
+}
+
+#[test]
+fn openbookqa_strips_its_key_in_front_only() {
+    let fields = |key: &str| json!({"question_stem": "S ", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": key});
+    assert_eq!(ask("openbookqa", fields("\u{1f} B")).gold, 1);
+    assert_eq!(ask("openbookqa", fields("A")).choices[0].context, "S ");
+    refused("openbookqa", fields("B "));
+}
+
+#[test]
+fn hellaswag_capitalises_the_second_half_and_reads_its_label_as_text() {
+    let fields = json!({"activity_label": "Act", "ctx_a": "He  sits.", "ctx_b": "DJ MARY", "label": " 2",
+        "endings": ["a", " b ", "[step] c", "[x]"]});
+    // Of the first document the harness refuses an empty choice.
+    assert!(refused("hellaswag", fields.clone()).contains("a choice is empty"));
+    let mut first = fields.clone();
+    first["endings"][3] = json!("d");
+    let prompt = made("hellaswag", vec![first, fields.clone()]).unwrap();
+    assert_eq!(prompt.choices[0].context, "Act: He sits. Dj mary");
+    assert_eq!(continuations(&prompt), [" a", " b", "  c", " "]);
+    assert_eq!((prompt.gold, prompt.choices[2].text.as_str()), (2, " c"));
+    for (field, value) in [("label", json!("")), ("label", json!(null)), ("endings", json!(["a", "b", "c"]))] {
+        let mut fields = fields.clone();
+        fields[field] = value;
+        refused("hellaswag", fields);
+    }
+}
+
+#[test]
+fn winogrande_splits_at_the_first_blank_only() {
+    let fields = |sentence: &str| json!({"sentence": sentence, "option1": "rug ", "option2": "b", "answer": "2"});
+    let prompt = ask("winogrande", fields("Gave the _ to him, and the _ fell. "));
+    assert_eq!(prompt.choices[0].context, "Gave the rug ");
+    assert_eq!(prompt.choices[0].text, "Gave the rug ");
+    assert_eq!(continuations(&prompt), [" to him, and the _ fell."; 2]);
+    assert_eq!(prompt.gold, 1);
+    for (sentence, wanted) in [("a _.", " ."), ("a _'s b", " 's b"), ("a _", " "), ("a __ b", " _ b")] {
+        assert_eq!(continuations(&ask("winogrande", fields(sentence)))[0], wanted);
+    }
+    assert!(refused("winogrande", fields("no blank")).contains("a blank `_`"));
+    let mut hidden = fields("a _");
+    hidden["answer"] = json!("");
+    refused("winogrande", hidden);
+}
+
+#[test]
+fn boolq_always_appends_its_question_mark() {
+    let prompt = ask("boolq", json!({"question": "is it so?", "passage": "P\n", "label": -1}));
+    assert_eq!(prompt.choices[0].context, "P\n\nQuestion: is it so??\nAnswer:");
+    assert_eq!(continuations(&prompt), [" no", " yes"]);
+    assert_eq!(prompt.gold, -1);
+    refused("boolq", json!({"question": "q", "passage": "P", "label": true}));
+    refused("boolq", json!({"question": "q", "passage": "P", "label": "1"}));
+}
+
+#[test]
+fn rte_asks_for_true_or_false() {
+    let prompt = ask("rte", json!({"sentence1": "A.", "sentence2": "B. ", "label": 1}));
+    assert_eq!(prompt.choices[1].context, "A.\nQuestion: B.  True or False?\nAnswer:");
+    assert_eq!(continuations(&prompt), [" True", " False"]);
+}
+
+#[test]
+fn copa_drops_the_last_character_and_starts_its_choices_with_two_spaces() {
+    let fields = |premise: &str, question: &str, label: i64| json!({"premise": premise, "choice1": "I opened.", "choice2": "THE bus.", "question": question, "label": label});
+    let prompt = ask("copa", fields("  The dog ran. ", "cause", 0));
+    assert_eq!(prompt.choices[0].context, "The dog ran because");
+    assert_eq!(continuations(&prompt), ["  i opened.", "  tHE bus."]);
+    assert_eq!(prompt.choices[0].text, " i opened.");
+    assert_eq!(ask("copa", fields("It stopped", "effect", 0)).choices[0].context, "It stoppe therefore");
+    assert_eq!(ask("copa", fields("é", "effect", 0)).choices[0].context, " therefore");
+    assert_eq!([0, 1].map(|label| ask("copa", fields("A.", "cause", label)).gold), [0, 1]);
+    for label in [-1, 2, 99] {
+        assert!(refused("copa", fields("A.", "cause", label)).contains("expected: 0 or 1"));
+    }
+    let mut same = fields("A.", "cause", 1);
+    same["choice2"] = json!("i opened.");
+    assert_eq!(ask("copa", same.clone()).gold, 0, "the right text is found at the first place that has it");
+    same["choice1"] = json!("");
+    refused("copa", same);
+    refused("copa", fields("A.", "why", 0));
+}
+
+fn race_row(problems: &str) -> Value {
+    json!({"article": "Text. ", "problems": problems})
+}
+
+#[test]
+fn race_keeps_a_questions_text_and_its_old_version_keeps_the_blank() {
+    let problems = "[{'question': 'Lee is  _  .', 'options': ['a', 'b', 'c', 'd'], 'answer': 'B'}, \
+                     {'question': 'He is _ .', 'options': ['e', 'f', 'g', 'h'], 'answer': 'D'}, \
+                     {'question': 'So  _  .', 'options': ['i', \"j'\", 'k', 'l', 'm'], 'answer': 'A'},]";
+    let prompt = ask("race", race_row(problems));
+    let context = "Article: Text. \n\nLee is b\nQuestion: He is _ .\nAnswer: h\nSo  _  .";
+    assert_eq!(prompt.choices[0].context, context);
+    assert_eq!(continuations(&prompt), [" i", " j'", " k", " l"]);
+    assert_eq!(prompt.gold, 0);
+    let old = ask("race_v2", race_row(problems));
+    assert_eq!(old.choices[0].context, context.replace("Lee is b", " _  .b"));
+}
+
+#[test]
+fn a_broken_problem_of_race_is_named() {
+    for (problems, words) in [
+        ("[]", "at least one problem"),
+        ("{}", "a list of dicts"),
+        ("['a']", "a list of dicts"),
+        ("[{", "not a Python literal"),
+        ("[{'options': ['a', 'b', 'c', 'd'], 'answer': 'A'}]", "problem 1"),
+        ("[{'question': 'q', 'options': ['a', 'b', 'c'], 'answer': 'A'}]", "four options"),
+        ("[{'question': 'q', 'options': ['a', 'b', 'c', 'd'], 'answer': 'E'}]", "a letter A to D"),
+        ("[{'question': 'q', 'options': ['a', 'b', 'c', 4], 'answer': 'A'}]", "a list of strings"),
+    ] {
+        let message = refused("race", race_row(problems));
+        assert!(message.contains(words), "{message}");
+    }
+    refused("race", json!({"article": "a", "problems": [{"question": "q"}]}));
+}

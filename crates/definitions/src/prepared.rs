@@ -1,0 +1,227 @@
+//! What the harness' own hooks make of the rows of four data sets, under names: our key `prepare`. Each adds columns to a row,
+//! which templates then read as any other.
+
+use ghostlab_core::error::Result;
+use ghostlab_core::tasks::python::{capitalize, lower_first, strip};
+
+use crate::literal;
+use crate::row::Row;
+use crate::value::Value;
+
+/// Columns that are added to a row.
+type Added = Vec<(&'static str, Value)>;
+
+/// A way to prepare rows.
+#[derive(Clone, Copy)]
+pub struct Prepare {
+    /// What definitions call it.
+    pub name: &'static str,
+    make: fn(&Row) -> Result<Added>,
+}
+
+/// All of them.
+pub const ALL: [Prepare; 5] = [
+    Prepare { name: "hellaswag", make: hellaswag },
+    Prepare { name: "winogrande", make: winogrande },
+    Prepare { name: "copa", make: copa },
+    Prepare { name: "race", make: race },
+    Prepare { name: "race_v2", make: race_v2 },
+];
+
+impl std::fmt::Debug for Prepare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Prepare {
+    /// Adds what it makes of a row to it.
+    ///
+    /// # Errors
+    /// A field that is missing or does not hold what it should; an answer that is not among the choices.
+    pub(crate) fn apply(self, row: &mut Row) -> Result<()> {
+        for (name, value) in (self.make)(row)? {
+            row.value.set(name, value);
+        }
+        Ok(())
+    }
+}
+
+fn texts(texts: Vec<String>) -> Value {
+    Value::List(texts.into_iter().map(Value::Text).collect())
+}
+
+fn number(index: usize) -> Value {
+    Value::Int(i64::try_from(index).unwrap_or(i64::MAX))
+}
+
+/// `query`, `choices` and `gold`.
+fn hellaswag(row: &Row) -> Result<Added> {
+    let ending = format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b")?));
+    let query = without_brackets(&format!("{}: {ending}", row.text("activity_label")?));
+    let endings = row.texts("endings")?;
+    if endings.len() != 4 {
+        return Err(row.wrong("endings", "four endings", &texts(endings)));
+    }
+    let choices = endings.iter().map(|ending| without_brackets(ending)).collect();
+    let gold = Value::Int(row.integer_or_text("label")?);
+    Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", gold)])
+}
+
+/// WikiHow's marks taken out of a HellaSwag text. The order of the steps matters: nothing is stripped at the end, so an
+/// ending that began with a mark keeps the space after it.
+fn without_brackets(text: &str) -> String {
+    let text = strip(text).replace(" [title]", ". ");
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(open) = rest.find('[') {
+        let (before, bracket) = rest.split_at(open);
+        kept.push_str(before);
+        // The shortest run up to a closing bracket on the same line.
+        match bracket.find([']', '\n']) {
+            Some(end) if bracket[end..].starts_with(']') => rest = &bracket[end + 1..],
+            // No bracket before the line's end can be closed, nor can any after the last closing one.
+            Some(end) => {
+                kept.push_str(&bracket[..end]);
+                rest = &bracket[end..];
+            }
+            None => {
+                kept.push_str(bracket);
+                rest = "";
+            }
+        }
+    }
+    kept.push_str(rest);
+    // One pass from left to right: three spaces become two.
+    kept.replace("  ", " ")
+}
+
+/// The odd one out: what differs is the context (`contexts`), and the same `ending` is scored after each. `gold`.
+fn winogrande(row: &Row) -> Result<Added> {
+    let sentence = row.text("sentence")?;
+    let Some((before, after)) = sentence.split_once('_') else {
+        return Err(row.wrong("sentence", "a sentence with a blank `_`", &sentence.into()));
+    };
+    let answer = row.text("answer")?;
+    let gold = match answer {
+        "1" => 0,
+        "2" => 1,
+        other => return Err(row.wrong("answer", "\"1\" or \"2\"", &other.into())),
+    };
+    let context = |option: &str| -> Result<String> { Ok(format!("{before}{}", row.text(option)?)) };
+    let contexts = vec![context("option1")?, context("option2")?];
+    Ok(vec![("contexts", texts(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
+}
+
+/// `query`, `choices` and `gold`.
+fn copa(row: &Row) -> Result<Added> {
+    let connector = match row.text("question")? {
+        "cause" => "because",
+        "effect" => "therefore",
+        other => return Err(row.wrong("question", "\"cause\" or \"effect\"", &other.into())),
+    };
+    // The last character goes, whatever it is: usually the full stop.
+    let mut premise = strip(row.text("premise")?).chars();
+    premise.next_back();
+    let query = format!("{} {connector}", premise.as_str());
+    let choice = |field: &str| -> Result<String> {
+        let text = row.text(field)?;
+        // The space here and the delimiter make two.
+        let lowered = lower_first(text).ok_or_else(|| row.wrong(field, "some text", &text.into()))?;
+        Ok(format!(" {lowered}"))
+    };
+    let choices: Vec<String> = vec![choice("choice1")?, choice("choice2")?];
+    // The harness takes any label but 0 for the second choice, hidden answers (-1) too: a guess dressed as an answer.
+    let label = row.integer("label")?;
+    let right = usize::try_from(label).ok().filter(|right| *right < choices.len());
+    let right = right.ok_or_else(|| row.wrong("label", "0 or 1", &Value::Int(label)))?;
+    // The right choice is looked up by its text.
+    let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
+    Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", number(gold))])
+}
+
+/// RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
+fn race(row: &Row) -> Result<Added> {
+    passage(row, |question| &question[..question.len() - BLANK.len()])
+}
+
+/// RACE before 3.0: such a question was reduced to its blank, by a mistake that all older numbers share.
+fn race_v2(row: &Row) -> Result<Added> {
+    passage(row, |question| &question[question.len() - BLANK.len()..])
+}
+
+/// A passage with its earlier questions answered, and the last one open: `query`, `choices` and `gold`. `cloze` is what stays of
+/// a question that ends in [`BLANK`].
+fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
+    let problems = problems(row)?;
+    let Some((last, earlier)) = problems.split_last() else {
+        return Err(row.wrong("problems", "at least one problem", row.get("problems")?));
+    };
+    let mut query = format!("Article: {}\n\n", row.text("article")?);
+    for problem in earlier {
+        let question = problem.text("question")?;
+        let (options, answer) = answered(problem)?;
+        let option = &options[answer];
+        match question.ends_with(BLANK) {
+            true => query.push_str(&format!("{}{option}\n", cloze(question))),
+            false => query.push_str(&format!("Question: {question}\nAnswer: {option}\n")),
+        }
+    }
+    // The last question stands raw, with its blank if it has one.
+    query.push_str(last.text("question")?);
+    let (options, answer) = answered(last)?;
+    Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", number(answer))])
+}
+
+/// How a question to be completed ends, exactly.
+const BLANK: &str = "  _  .";
+
+/// The problems of a passage, each as a row of its own. On the hub they are one string that holds a Python literal.
+fn problems(row: &Row) -> Result<Vec<Row>> {
+    let text = row.text("problems")?;
+    let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
+    let Value::List(problems) = value else { return Err(row.wrong("problems", "a list of dicts", &value)) };
+    let problem = |(value, number): (Value, usize)| match value {
+        Value::Map(_) => Ok(Row { place: format!("{}, problem {number}", row.place), value }),
+        other => Err(row.wrong("problems", "a list of dicts", &other)),
+    };
+    problems.into_iter().zip(1..).map(problem).collect()
+}
+
+/// The four options of a problem and the index of the right one.
+fn answered(problem: &Row) -> Result<(Vec<String>, usize)> {
+    let mut options = problem.texts("options")?;
+    if options.len() < 4 {
+        return Err(problem.wrong("options", "four options", &texts(options)));
+    }
+    options.truncate(4);
+    let answer = problem.text("answer")?;
+    let index = ["A", "B", "C", "D"].iter().position(|letter| *letter == answer);
+    let index = index.ok_or_else(|| problem.wrong("answer", "a letter A to D", &answer.into()))?;
+    Ok((options, index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hellaswags_marks_are_taken_out_in_the_harness_order() {
+        for (text, wanted) in [
+            ("  a [title] b [step] c  ", "a. b c"),
+            ("[title] Wipe. [step] Move.", " Wipe. Move."),
+            ("x [a [b] c] y", "x c] y"),
+            ("open [ bracket only", "open [ bracket only"),
+            ("line [a\nb] break", "line [a\nb] break"),
+            ("line [a\n[b] break [c", "line [a\n break [c"),
+            ("[substeps]", ""),
+            ("a   b    c", "a  b  c"),
+            ("\u{1c}a[é]\u{a0}", "a"),
+            ("[]]", "]"),
+        ] {
+            assert_eq!(without_brackets(text), wanted, "{text:?}");
+        }
+        // Linear in the text: a long row of open brackets is looked at once.
+        assert_eq!(without_brackets(&"[".repeat(200_000)).len(), 200_000);
+    }
+}

@@ -1,0 +1,126 @@
+//! A row of a data set: its columns, with the place that they came from.
+
+use ghostlab_core::error::{Error, Result, nearest};
+use ghostlab_core::files::rows::describe;
+use ghostlab_core::tasks::python::strip;
+use serde_json::json;
+
+use crate::value::Value;
+
+/// A row of a data set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// File and line (`a.jsonl:3`) or file and row (`a.parquet, row 3`), both counted from 1.
+    pub place: String,
+    /// Its columns: a map.
+    pub value: Value,
+}
+
+/// A column that is not there, and those that are: one of them was perhaps meant.
+pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
+    let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
+    let error = Error::bad_input(format!("the field `{wanted}` is missing"))
+        .expected(format!("a field `{wanted}`"))
+        .found(if found.is_empty() { "no fields".to_owned() } else { format!("fields {}", found.join(", ")) });
+    match nearest(wanted.rsplit('.').next().unwrap_or(wanted), names) {
+        Some(near) => error.hint(format!("is `{near}` meant? The names are those of the hub's data set")),
+        None => error.hint("the names are those of the hub's data set: is this another task's file?"),
+    }
+}
+
+/// What a row holds. `path` is a name, or names with dots between them for a nested field.
+impl Row {
+    /// # Errors
+    /// A field that is absent or no text.
+    pub fn text(&self, path: &str) -> Result<&str> {
+        let value = self.get(path)?;
+        value.as_text().ok_or_else(|| self.wrong(path, "a string", value))
+    }
+
+    /// # Errors
+    /// A field that is absent or no list of texts.
+    pub fn texts(&self, path: &str) -> Result<Vec<String>> {
+        let value = self.get(path)?;
+        let expected = "a list of strings";
+        let items = value.as_list().ok_or_else(|| self.wrong(path, expected, value))?;
+        let text = |item: &Value| item.as_text().map(str::to_owned).ok_or_else(|| self.wrong(path, expected, item));
+        items.iter().map(text).collect()
+    }
+
+    /// # Errors
+    /// A field that is absent or no whole number.
+    pub fn integer(&self, path: &str) -> Result<i64> {
+        let value = self.get(path)?;
+        if let Value::Int(number) = value { Ok(*number) } else { Err(self.wrong(path, "a whole number", value)) }
+    }
+
+    /// A whole number, perhaps written as text: Python's `int(label)`.
+    ///
+    /// # Errors
+    /// A field that is absent or no such number.
+    pub fn integer_or_text(&self, path: &str) -> Result<i64> {
+        let value = self.get(path)?;
+        let number = match value {
+            Value::Text(text) => strip(text).parse().ok(),
+            Value::Int(number) => Some(*number),
+            _ => None,
+        };
+        number.ok_or_else(|| self.wrong(path, "a whole number, or one written as text", value))
+    }
+
+    /// # Errors
+    /// A field that is absent.
+    pub fn get(&self, path: &str) -> Result<&Value> {
+        let mut value = &self.value;
+        let mut end = 0_usize;
+        for name in path.split('.') {
+            let Value::Map(pairs) = value else {
+                return Err(self.wrong(&path[..end.saturating_sub(1)], "an object", value));
+            };
+            end += name.len();
+            value = value.get(name).ok_or_else(|| {
+                let names = pairs.iter().filter_map(|(name, _)| name.as_text());
+                absent(&path[..end], names).at(&self.place)
+            })?;
+            // Past the dot.
+            end += 1;
+        }
+        Ok(value)
+    }
+
+    /// The error of a field that is there but does not hold what it should.
+    pub(crate) fn wrong(&self, path: &str, expected: &str, found: &Value) -> Error {
+        Error::bad_input(format!("the field `{path}` is not as expected"))
+            .at(&self.place)
+            .expected(expected)
+            .found(describe(&json!(found)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_names_what_was_expected_and_what_was_found() {
+        let fields = json!({"label": "1 ", "n": 2, "x": 1.5, "c": {"text": ["a"], "mixed": ["a", 3]}});
+        let row = Row { place: "x.jsonl:7".to_owned(), value: fields.into() };
+        assert_eq!(row.integer_or_text("label").unwrap(), 1);
+        assert_eq!(row.integer_or_text("n").unwrap(), 2);
+        assert_eq!(row.texts("c.text").unwrap(), ["a"]);
+        for (error, words) in [
+            (row.text("lable").unwrap_err(), "is `label` meant?"),
+            (row.text("n").unwrap_err(), "a number: 2"),
+            (row.integer("label").unwrap_err(), "a string: \"1 \""),
+            (row.integer("x").unwrap_err(), "a number: 1.5"),
+            (row.integer_or_text("x").unwrap_err(), "a whole number"),
+            (row.texts("c.mixed").unwrap_err(), "a number: 3"),
+            (row.texts("c.label").unwrap_err(), "`c.label` is missing"),
+            (row.texts("c.label").unwrap_err(), "`mixed`, `text`"),
+            (row.texts("n.text").unwrap_err(), "an object"),
+        ] {
+            let message = error.to_string();
+            assert!(message.contains("x.jsonl:7") && message.contains(words), "{message}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Files of rows: what is read, and what is refused.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+use super::*;
+
+fn read(name: &str, bytes: impl AsRef<[u8]>) -> Result<Vec<Row>> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    table(&path, Some(vec!["a".to_owned()]))
+}
+
+fn refused(name: &str, bytes: impl AsRef<[u8]>) -> String {
+    let error = read(name, bytes).unwrap_err();
+    assert_eq!(error.exit_code(), 2, "{error}");
+    let message = error.to_string();
+    assert!(message.contains(name), "the file is named: {message}");
+    message
+}
+
+fn zip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+const LINES: &str = "{\"a\": \"\u{2028}é\\n\", \"b\": {\"c\": [1]}}\n\n  \r\n{\"a\": null}";
+
+#[test]
+fn lines_and_lists_are_read_zipped_or_not() {
+    let list = "\n [{\"a\": \"\u{2028}é\\n\", \"b\": {\"c\": [1]}},\n {\"a\": null}]\n";
+    for (name, bytes, second) in [
+        ("x.jsonl", LINES.as_bytes().to_vec(), "x.jsonl:4"),
+        ("X.JSON", LINES.as_bytes().to_vec(), "X.JSON:4"),
+        ("x.jsonl.gz", zip(LINES), "x.jsonl.gz:4"),
+        ("x.json", list.as_bytes().to_vec(), "x.json, row 2"),
+        ("x.json.gz", zip(list), "x.json.gz, row 2"),
+    ] {
+        let rows = read(name, bytes).unwrap();
+        assert_eq!(rows.len(), 2, "{name}");
+        assert_eq!(json!(rows[0].value), json!({"a": "\u{2028}é\n", "b": {"c": [1]}}));
+        assert!(rows[1].place.ends_with(second), "{}", rows[1].place);
+    }
+}
+
+#[test]
+fn what_is_no_row_is_refused_with_its_line() {
+    for (line, words) in [
+        ("{\"a\": 1", "not JSON"),
+        ("1", "a JSON object"),
+        ("\"a\"", "a string: \"a\""),
+        ("{\"a\": NaN}", "not JSON"),
+        ("{\"a\": \"\\ud800\"}", "not JSON"),
+    ] {
+        let message = refused("x.jsonl", format!("{{}}\n{line}\n"));
+        assert!(message.contains("x.jsonl:2") && message.contains(words), "{message}");
+    }
+    assert!(refused("x.jsonl", b"{}\n{\"a\": \"\xff\"}").contains("offset 7"));
+    assert!(refused("x.json", "[{}, 3]").contains("row 2"));
+    assert!(refused("x.json", "[{},\n3").contains("line 2"));
+    assert!(refused("x.jsonl", "[".repeat(100_000)).contains("recursion"));
+}
+
+#[test]
+fn empty_damaged_and_unknown_files_are_refused() {
+    for (name, bytes) in [
+        ("x.jsonl", Vec::new()),
+        ("x.jsonl", b" \n\n".to_vec()),
+        ("x.json", b"[]".to_vec()),
+        ("x.parquet", Vec::new()),
+        ("x.json.gz", Vec::new()),
+        ("x.json.gz", zip("")),
+    ] {
+        assert!(refused(name, bytes).contains("empty"), "{name}");
+    }
+    let whole = zip(LINES);
+    for size in [3, 12, whole.len() - 1] {
+        refused("x.jsonl.gz", &whole[..size]);
+    }
+    assert!(refused("x.jsonl.gz", "no gzip, but long enough").contains("damaged"));
+    assert!(refused("x.csv", "a\n1\n").contains(".parquet"));
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(table(&folder.path().join("x.jsonl"), None).unwrap_err().exit_code(), 3);
+    assert!(table(folder.path(), None).unwrap_err().to_string().contains("folder"));
+}
+
+#[test]
+fn a_column_that_a_row_lacks_is_none_in_it_unless_columns_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.jsonl");
+    std::fs::write(&path, "{\"a\": 1, \"b\": 2}\n{\"b\": 3, \"c\": 4}\n").unwrap();
+    let repr = |columns| table(&path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>();
+    assert_eq!(repr(None), ["{'a': 1, 'b': 2, 'c': None}", "{'a': None, 'b': 3, 'c': 4}"]);
+    assert_eq!(repr(Some(vec!["a".to_owned()])), ["{'a': 1, 'b': 2}", "{'b': 3, 'c': 4}"]);
+}

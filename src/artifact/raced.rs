@@ -1,0 +1,238 @@
+//! An artifact of races: each search beside what another artifact has of the same cells, scored on all items.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::Artifact;
+use super::catalogue::printed;
+use super::files::put;
+use super::folder::{Published, ResultsFolder};
+use super::page_part::{PagePart, raced_sheet};
+use super::paper::backbone_label;
+use super::provenance::of_races;
+use super::searched::{search_files, search_names};
+use crate::error::{Error, Result};
+use crate::exec::GridOutcome;
+use crate::grid::{Cell, Grid, RacesEntry};
+use crate::metric::Metric;
+use crate::results::{Provenance, StoredNumber, StoredResults};
+use crate::search::{Candidate, Fate, Found, markdown};
+use crate::{criterion, recovery};
+
+/// A race and the best row of the other artifact.
+struct Compared<'a> {
+    found: &'a Found,
+    /// Of those that raced: its number there, and which candidate it is.
+    best: Option<(&'a StoredNumber, &'a Candidate)>,
+}
+
+/// What came of an artifact's races, as its table and its files have it.
+pub struct Raced<'a> {
+    grid: &'a Grid,
+    races: &'a RacesEntry,
+    found: &'a [Found],
+    compared: Vec<Compared<'a>>,
+}
+
+impl<'a> Raced<'a> {
+    /// `whole` are the numbers of the artifact that scores the same cells on all items, where it is made.
+    pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], whole: Option<&'a StoredResults>) -> Self {
+        let metric = races.metrics.last().map_or("", String::as_str);
+        let better = Metric::find(metric).ok();
+        let better = |one: f64, other: f64| better.as_ref().map_or(one > other, |of| of.better(one, other));
+        let numbers = whole.map_or(&[][..], |whole| &whole.numbers);
+        let compare = |found: &'a Found| {
+            let racing = |cell: &str| {
+                found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
+            };
+            let own = numbers.iter().filter(|number| number.record.metric == metric);
+            let own = own.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
+            // Of equals the first.
+            let best = own.reduce(|best, other| if better(other.0, best.0) { other } else { best });
+            Compared { found, best: best.map(|(_, number, candidate)| (number, candidate)) }
+        };
+        Self { grid, races, found, compared: found.iter().map(compare).collect() }
+    }
+
+    /// The heads, and a row for each race.
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let of = printed(&self.races.beside);
+        let heads = [
+            "Backbone",
+            "Removed",
+            &format!("Best in {of}"),
+            "What the race made of it",
+            "Winner of the race",
+            "Judged on other items",
+            "Dense there",
+            "Not separated",
+            "Items scored, %",
+            "Items × layers, %",
+        ];
+        let row = |compared: &Compared<'_>| {
+            let found = compared.found;
+            let none = || "—".to_owned();
+            let judged = |role: &str| {
+                let of = found.judged.iter().find(|of| of.role == role).and_then(|of| of.scores.first());
+                of.zip(found.objectives.first()).map_or_else(none, |(of, objective)| objective.said(of))
+            };
+            let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
+            let spent = &found.spent;
+            let share = |race: f64, judged: f64, all: f64| {
+                format!("{:.0} + {:.0}", 100.0 * race / all.max(1.0), 100.0 * judged / all.max(1.0))
+            };
+            vec![
+                backbone_label(&found.backbone).to_owned(),
+                self.removed(found),
+                compared.best.map_or_else(none, |(best, candidate)| {
+                    let half = best.record.error.map(|error| 1.96 * error);
+                    let unit = if found.objectives.first().is_some_and(|of| of.name == "accuracy") { " %" } else { "" };
+                    let value = best.record.value.unwrap_or(f64::NAN);
+                    let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
+                    format!("{}: {value:.2}{half}{unit}", self.label(candidate))
+                }),
+                compared.best.map_or_else(none, |(_, candidate)| became(found, candidate)),
+                won.map_or_else(none, |won| self.label(won)),
+                judged("winner"),
+                judged("dense"),
+                format!("{} of {}", found.survivors().count(), found.candidates.len()),
+                share(spent.items, spent.judged_items, spent.all_items),
+                share(spent.layers, spent.judged_layers, spent.all_layers),
+            ]
+        };
+        std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.compared.iter().map(row)).collect()
+    }
+
+    /// What it comes to, a line each.
+    pub fn notes(&self) -> Vec<String> {
+        let of = printed(&self.races.beside);
+        let known: Vec<String> = self.compared.iter().filter_map(|one| Some(became(one.found, one.best?.1))).collect();
+        let count = |word: &str| known.iter().filter(|of| of.starts_with(word)).count();
+        let total = |part: &dyn Fn(&Found) -> f64| self.found.iter().map(part).sum::<f64>();
+        let (all, all_layers) = (total(&|of| of.spent.all_items), total(&|of| of.spent.all_layers));
+        let items = 100.0 * total(&|of| of.spent.items) / all.max(1.0);
+        let layers = 100.0 * total(&|of| of.spent.layers) / all_layers.max(1.0);
+        let judged = 100.0 * total(&|of| of.spent.judged_items) / all.max(1.0);
+        let judged_layers = 100.0 * total(&|of| of.spent.judged_layers) / all_layers.max(1.0);
+        let mut notes = Vec::new();
+        if known.is_empty() {
+            notes.push(format!("{of} is not made here: `reproduce {}` makes it.", self.races.beside));
+        } else {
+            notes.push(format!(
+                "The best row of {of} is alone at the end of {} of {} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {}.",
+                count(ALONE),
+                known.len(),
+                count(LEADS),
+                count(STANDS),
+                known.len() - count(ALONE) - count(LEADS) - count(STANDS),
+            ));
+        }
+        notes.push(format!(
+            "All races together scored {items:.0} % of the items that scoring every candidate on all of them takes ({layers:.0} % of items × layers), and the judgement {judged:.0} % more ({judged_layers:.0} %)."
+        ));
+        notes.push(
+            "± is half a 95 % interval. Not separated: candidates that no test tells from the leader, it among them; their order says nothing. Costs: the race + the judgement, of the exhaustive grid's."
+                .to_owned(),
+        );
+        notes
+    }
+
+    /// `4 of 16`, or the budget where it is none of layers.
+    fn removed(&self, found: &Found) -> String {
+        match found.budget.strip_prefix("layers=").filter(|layers| !layers.contains(',')) {
+            Some(layers) => format!("{layers} of {}", found.layers),
+            None => found.budget.clone(),
+        }
+    }
+
+    /// A candidate and its copies, as the paper's tables call their rows.
+    fn label(&self, candidate: &Candidate) -> String {
+        let named = |name: &String| {
+            let cell = self.grid.cells.iter().find(|cell| cell.name == *name);
+            cell.map_or_else(|| name.clone(), row_label)
+        };
+        let copies: Vec<String> = candidate.same.iter().map(named).collect();
+        let own = named(&candidate.cell);
+        if copies.is_empty() { own } else { format!("{own} (= {})", copies.join(", ")) }
+    }
+
+    /// The files that may come of it, by name, before anything is known of the races.
+    pub fn files(artifact: &Artifact, searches: usize) -> Vec<String> {
+        let own = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
+        search_names(&artifact.name, searches).into_iter().chain(own).collect()
+    }
+
+    /// Writes its files into the artifact's folder. `dense` are the whole backbones, read from the store: on what and by what it ran.
+    ///
+    /// # Errors
+    /// A drawing that fails, or a folder that cannot be written to.
+    pub fn publish(
+        &self,
+        artifact: &Artifact,
+        dense: &GridOutcome,
+        target: &ResultsFolder,
+        started: SystemTime,
+    ) -> Result<Published> {
+        let table = self.table();
+        let staging = target.stage()?;
+        let mut files: Vec<PathBuf> = Vec::new();
+        let caption = artifact.description.caption.clone().unwrap_or_default();
+        let notes: String = self.notes().iter().map(|note| format!("{note}\n\n")).collect();
+        let head = format!("# {}\n\n{caption}\n\n{}\n\n{notes}", artifact.description.title, markdown(&table));
+        for (name, bytes) in search_files(&artifact.name, self.found)? {
+            let is_report = name == format!("{}.md", artifact.name);
+            let bytes = if is_report { [head.as_bytes(), &bytes].concat() } else { bytes };
+            files.push(put(&staging.path().join(name), &bytes)?);
+        }
+        files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), &csv(&table)?)?);
+        let record = of_races(target, self.grid, dense, &files, started)?;
+        record.write(staging.path())?;
+        files.push(staging.path().join(Provenance::FILE));
+        if target.as_described() {
+            let profile = self.grid.profile.as_deref().unwrap_or_default();
+            let sheet = raced_sheet(&artifact.name, &artifact.description, profile, &table, self.notes(), dense);
+            let text = serde_json::to_string(&sheet)
+                .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
+            put(&staging.path().join(PagePart::FILE), text.as_bytes())?;
+        }
+        target.publish(staging, &files)
+    }
+}
+
+/// The rows as CSV.
+fn csv(rows: &[Vec<String>]) -> Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let written = rows.iter().try_for_each(|row| writer.write_record(row));
+    let bytes = written
+        .map_err(|error| error.to_string())
+        .and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
+    bytes.map_err(|error| Error::job("the races make no table").found(error))
+}
+
+const ALONE: &str = "won alone";
+const LEADS: &str = "leads";
+const STANDS: &str = "not separated";
+
+/// What became of a candidate.
+fn became(found: &Found, candidate: &Candidate) -> String {
+    match &candidate.fate {
+        _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
+            0 => ALONE.to_owned(),
+            others => format!("{LEADS}, not separated from {others}"),
+        },
+        Fate::Survived => format!("{STANDS} from the winner"),
+        Fate::Out { round, p, .. } => format!("out after round {round} of {}, p {p:.1e}", found.rounds.len()),
+        Fate::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
+        Fate::Slow { reason } => reason.clone(),
+    }
+}
+
+/// A row of the paper's tables: the criterion, and the recovery that follows it.
+fn row_label(cell: &Cell) -> String {
+    let criterion = cell.criterion.as_ref().map_or("dense", |of| of.name.as_str());
+    let label = criterion::label(criterion);
+    match cell.recovery.as_ref().map(|of| of.name.as_str()) {
+        None | Some("none") => label.to_owned(),
+        Some(name) => format!("{label} + {}", recovery::label(name)),
+    }
+}

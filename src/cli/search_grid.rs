@@ -1,0 +1,299 @@
+//! The grid of `ghostlab search MODEL --budget …`: what the command line names, at the depths that the budget asks for.
+
+use std::path::Path;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use serde_json::{Map, Value, json};
+
+use super::candidates;
+use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
+use crate::corpus::Rule;
+use crate::criterion::{self, PruneSpec};
+use crate::error::{Error, Result};
+use crate::grid::{Budget, Grid, InputList, Latency, Search};
+use crate::model::{Config, EngineRequest};
+use crate::options::Options;
+use crate::quantity::MOST;
+use crate::recovery;
+use crate::search::shallowest;
+use crate::tasks::Bos;
+
+/// What is searched.
+#[derive(Args)]
+pub(super) struct Asked {
+    /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; the name of a
+    /// file in `backbones/`; or a grid file that says `search` instead of `evaluate`.
+    #[arg(add = candidates::models())]
+    pub(super) model: String,
+    /// What every candidate has to meet: `layers=8` (so many are removed), `speedup=1.3`, `latency=25ms`, `memory=12GB`;
+    /// several are met together.
+    #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
+    pub(super) budget: Vec<String>,
+    /// Tasks by name, or their files, as `score` has them: the objective is their mean accuracy.
+    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',', add = candidates::tasks())]
+    pub(super) tasks: Vec<String>,
+    /// Texts by name or files, as `score --perplexity` has them: the objective is their mean loss. With tasks as well, a
+    /// candidate leaves only where one rival is better in both.
+    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
+    pub(super) texts: Vec<String>,
+    /// Texts that layers are chosen by and repairs are solved on, by name or files, with their size where it is not
+    /// 128 sequences of --length tokens: `c4-train:64x1024@0` (sequences, tokens, seed).
+    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
+    pub(super) calibration: Vec<String>,
+    /// Criteria by name; by default those of the paper's that one pass over the calibration answers.
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub(super) criteria: Vec<String>,
+    /// Recoveries by name; by default all of the paper's.
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub(super) recoveries: Vec<String>,
+    /// Most documents of all tasks together, and most windows of all texts together; all by default. A fifth of them is kept
+    /// for the judgement.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
+    items: Option<u32>,
+    /// The chance of any false exit from the race.
+    #[arg(long, default_value_t = 0.05, value_parser = alpha)]
+    alpha: f64,
+    /// Of the order in which items come.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Tokens of a window, and of a calibration sequence; 2048 by default, or the model's context where that is less.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MOST as i64))]
+    length: Option<u32>,
+    /// The prompt that speed is counted and measured over: tokens, sequences that are read together, and new tokens of each that
+    /// are decoded behind it.
+    #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = prompt)]
+    pub(super) prompt: Latency,
+    /// How the rows of text files are joined and their windows drawn.
+    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
+    rule: String,
+    /// The profile whose texts and tasks are meant by their names; of a grid file the profile that is laid upon it.
+    #[arg(long, value_name = "NAME")]
+    pub(super) profile: Option<String>,
+}
+
+/// How messages call the grid of a command line. It stands in no file.
+const FILE: &str = "command line";
+/// Tokens of a window and of a calibration sequence where nobody says otherwise.
+const LENGTH: usize = 2048;
+/// Sequences of a calibration where nobody says otherwise: the paper's.
+const SEQUENCES: usize = 128;
+/// The calibration where nobody says otherwise.
+const CALIBRATION: &str = "c4-train";
+
+fn prompt(text: &str) -> Result<Latency, String> {
+    let (read, new) = text.split_once('+').map_or((text, None), |(read, new)| (read, Some(new)));
+    let (length, batch) = read.split_once('x').unwrap_or((read, "1"));
+    let count = |text: &str| text.parse::<usize>().ok().filter(|count| (1..=MOST).contains(count));
+    match (count(length), count(batch), new.map(count)) {
+        (_, _, Some(None)) | (None, ..) | (_, None, _) => {
+            Err("tokens, tokens x sequences, and new tokens behind them: 512, 512x4, 512x1+64".to_owned())
+        }
+        (Some(length), Some(batch), decode) => Ok(Latency { length, batch, decode: decode.flatten() }),
+    }
+}
+
+fn alpha(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|alpha: &f64| *alpha > 0.0 && *alpha <= 0.5);
+    number.ok_or_else(|| "a number above 0 and up to 0.5".to_owned())
+}
+
+/// The milliseconds of a dense backbone: a grid of nothing else, whose prompt is timed.
+pub(super) type Timed<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
+
+impl Asked {
+    /// What the grid needs; nothing of it need be there.
+    ///
+    /// # Errors
+    /// Exit code 2: the command line says what cannot be meant.
+    pub(super) fn needs(&self) -> Result<InputList> {
+        Grid::needs_of_text(&self.text(&self.bounds()?, &[1], LENGTH)?, Path::new(FILE))
+    }
+
+    /// The grid: what is named is looked for, and depths are worked out from the budget.
+    ///
+    /// # Errors
+    /// Exit code 2: the command line says what cannot be meant, or a budget that nothing meets. Exit code 3: something is not
+    /// there.
+    pub(super) fn grid(&self, engine: EngineRequest, time: &Timed<'_>) -> Result<Grid> {
+        let bounds = self.bounds()?;
+        // First the model alone: how many layers it has decides how many go.
+        let (name, entry) = backbone(&self.model)?;
+        let probe =
+            json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
+        let dense = Grid::of_text(&probe.to_string(), Path::new(FILE)).map_err(fetchable)?;
+        let folder = dense.backbones.values().next().map(|of| of.path.clone()).unwrap_or_default();
+        let config = Config::read_with_attachments(&folder)?;
+        let budget = self
+            .budget_of(&bounds, &entry, &name)
+            .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
+        // What is not there is told before anything is measured.
+        Grid::of_text(&self.text(&bounds, &[1], 2)?, Path::new(FILE)).map_err(fetchable)?;
+        let depths = match budget.layers.as_slice() {
+            [] => {
+                let time = if budget.latency.is_some() { time(&dense)? } else { None };
+                let least = shallowest(&budget, &config, engine.choose(&folder)?, self.prompt, time)?;
+                // An operator may take what the cut has won: the next depth is there for it.
+                (least..=least + 1).filter(|&depth| depth < config.layers).collect()
+            }
+            layers => {
+                if let Some(&most) = layers.iter().find(|&&depth| depth >= config.layers) {
+                    return Err(Error::bad_input("the budget leaves nothing of the backbone")
+                        .at(format!("--budget layers={most}"))
+                        .expected(format!("a number below {}, the model's layers", config.layers))
+                        .found(most.to_string()));
+                }
+                layers.to_vec()
+            }
+        };
+        let length = self.length.map_or(LENGTH, |length| length as usize);
+        let length = match config.max_positions {
+            Some(most) if self.length.is_none() => length.min(most),
+            _ => length,
+        };
+        Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
+    }
+
+    /// The bounds of `--budget` as a grid has them.
+    fn bounds(&self) -> Result<Map<String, Value>> {
+        let forms = "`layers=8`, `speedup=1.3`, `latency=25ms` or `memory=12GB`";
+        if self.tasks.is_empty() && self.texts.is_empty() {
+            return Err(Error::bad_input("nothing to race on")
+                .expected("--tasks, --texts, or both")
+                .found("neither")
+                .hint("for example --texts wikitext2"));
+        }
+        if self.budget.is_empty() {
+            return Err(Error::bad_input("the search has no budget")
+                .at("--budget")
+                .expected(forms)
+                .found("none")
+                .hint("for example --budget speedup=1.3"));
+        }
+        let mut budget = Map::new();
+        for bound in &self.budget {
+            let bad = |what: &str| Error::bad_input(what).at(format!("--budget {bound}")).expected(forms);
+            let (key, value) = bound.split_once('=').ok_or_else(|| bad("a budget cannot be read"))?;
+            let number = || value.parse::<f64>().ok().filter(|number| number.is_finite());
+            let value = match key {
+                "layers" => json!(value.parse::<usize>().map_err(|_| bad("a number of layers cannot be read"))?),
+                "speedup" => json!(number().ok_or_else(|| bad("a speedup cannot be read"))?),
+                "latency" | "memory" => json!(value),
+                _ => return Err(bad("there is no such budget").found(format!("`{key}`"))),
+            };
+            if let Some(first) = budget.insert(key.to_owned(), value) {
+                return Err(bad("the budget contradicts itself")
+                    .found(format!("`{key}={first}` before it", first = plain(&first))));
+            }
+        }
+        Ok(budget)
+    }
+
+    /// The bounds, read and checked as a grid's are.
+    fn budget_of(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
+        let any = json!({
+            "name": "search", "backbones": entry, "backbone": [name], "criterion": "llm-streamline", "depth": 1, "recovery": "none",
+            "corpora": {"none": {"path": "none.txt", "rule": "wikitext2"}},
+            "calibration": {"corpus": "none", "sequences": 1, "length": 2},
+            "search": {"budget": bounds, "perplexity": {"corpus": "none", "length": 2}, "alpha": self.alpha},
+        });
+        match Grid::checked_search(&any.to_string(), Path::new(FILE))? {
+            Some(Search { budget, .. }) => Ok(budget),
+            None => Ok(Budget::default()),
+        }
+    }
+
+    /// The grid as a file would have it. (JSON is YAML.)
+    fn text(&self, bounds: &Map<String, Value>, depths: &[usize], length: usize) -> Result<String> {
+        let (name, entry) = backbone(&self.model)?;
+        let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
+        let (tasks, used) = shared.tasks_of(&self.tasks, Bos::default(), None)?;
+        let (mut corpora, read) = shared.texts_of("--texts", &self.texts, length, &self.rule, None)?;
+        let asked = match self.calibration.as_slice() {
+            [] => vec![CALIBRATION.to_owned()],
+            asked => asked.to_vec(),
+        };
+        let mut calibrations = Vec::new();
+        for given in &asked {
+            let (text, size) = sized(given, length)?;
+            let (entries, used) = shared
+                .texts_of("--calibration", std::slice::from_ref(&text), length, &self.rule, None)
+                .map_err(|error| {
+                    if self.calibration.is_empty() {
+                        error.hint("name a text to calibrate on: --calibration train.txt")
+                    } else {
+                        error
+                    }
+                })?;
+            for (name, entry) in entries {
+                corpora.entry(name).or_insert(entry);
+            }
+            let corpus = used.first().map(|of| of["corpus"].clone()).unwrap_or_default();
+            let [sequences, length, seed] = size;
+            // The paper's operators are solved on a quarter of the sequences.
+            let operator = sequences.div_ceil(4);
+            calibrations.push(json!({
+                "corpus": corpus, "sequences": sequences, "length": length, "seed": seed, "operator_sequences": operator,
+            }));
+        }
+        let mut search = json!({
+            "budget": bounds, "alpha": self.alpha, "seed": self.seed, "prompt": self.prompt,
+        });
+        if let Some(items) = self.items {
+            search["items"] = json!(items);
+        }
+        for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
+            search[key] = Value::Array(list);
+        }
+        let none = Options::new();
+        for name in &self.criteria {
+            criterion::build(name, &none).map_err(|error| error.at(format!("--criteria {name}")))?;
+        }
+        for name in &self.recoveries {
+            recovery::build(name, &none).map_err(|error| error.at(format!("--recoveries {name}")))?;
+        }
+        let criteria = named(&self.criteria, one_pass);
+        let recoveries = named(&self.recoveries, || {
+            recovery::described().into_iter().filter(|of| !of.beyond).map(|of| of.name).collect()
+        });
+        let mut grid = json!({
+            "name": name, "backbone": [name], "criterion": criteria, "depth": depths, "recovery": recoveries,
+            "calibration": calibrations, "search": search,
+        });
+        with_entries(&mut grid, entry, tasks, corpora);
+        Ok(grid.to_string())
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn named(given: &[String], all: impl FnOnce() -> Vec<String>) -> Vec<String> {
+    if given.is_empty() { all() } else { given.to_vec() }
+}
+
+/// The paper's criteria that need no trials and no options.
+fn one_pass() -> Vec<String> {
+    let any = PruneSpec { backbone: "", layers: 8, depth: 2 };
+    let fits = |name: &str| criterion::build(name, &Options::new()).is_ok_and(|rule| rule.trials(&any).is_empty());
+    criterion::described().into_iter().filter(|of| !of.beyond && fits(&of.name)).map(|of| of.name).collect()
+}
+
+/// `TEXT:SEQUENCESxTOKENS@SEED` as the text and its numbers.
+fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
+    let usual = [SEQUENCES, length, 0];
+    let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {
+        return Ok((given.to_owned(), usual));
+    };
+    let (size, seed) = size.split_once('@').unwrap_or((size, "0"));
+    let (sequences, tokens) = size.split_once('x').unwrap_or((size, ""));
+    let number = |text: &str, usual: usize| if text.is_empty() { Some(usual) } else { text.parse().ok() };
+    match (number(sequences, usual[0]), number(tokens, usual[1]), number(seed, 0)) {
+        (Some(sequences), Some(tokens), Some(seed)) => Ok((text.to_owned(), [sequences, tokens, seed])),
+        _ => Err(Error::bad_input("the size of a calibration cannot be read")
+            .at(format!("--calibration {given}"))
+            .expected("TEXT:SEQUENCESxTOKENS@SEED, for example c4-train:64x1024@0")
+            .found(format!("`{given}`"))),
+    }
+}

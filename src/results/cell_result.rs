@@ -1,0 +1,278 @@
+//! What came of one cell.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ghostlab_definitions::Answer;
+use ghostlab_definitions::results::{Judged, Score, group_scores};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use super::extent::{DefinedExtent, TaskExtent, TextExtent};
+use crate::error::{Error, Result};
+use crate::evaluate::perplexity::Losses;
+use crate::grid::{Cell, DefinitionUse, GroupUse, Latency, Perplexity, TaskUse};
+use crate::identity::{Identity, MeasureId};
+use crate::latency::LatencyResult;
+use crate::metric::TextSample;
+use crate::stage::operator::BoundaryResult;
+use crate::tasks::{self, Answered, TaskResult};
+
+/// A variant's scores on one task.
+#[derive(Debug, Clone, Serialize)]
+pub struct TaskScores {
+    /// The task as the grid writes it, with its options.
+    pub label: String,
+    #[serde(flatten)]
+    pub result: TaskResult,
+    /// Not part of the run's record, which would grow by megabytes.
+    #[serde(skip)]
+    pub answers: Answered,
+}
+
+/// A variant's scores on one task by its definition.
+#[derive(Debug, Clone, Serialize)]
+pub struct DefinedScores {
+    /// The task as the grid writes it, with its options.
+    pub label: String,
+    /// Documents of the split, and those that were scored.
+    pub original: usize,
+    pub effective: usize,
+    /// Texts whose context was cut, and documents with a likelihood that is not finite.
+    pub truncated: usize,
+    pub non_finite: usize,
+    /// Every metric of every pipeline of filters.
+    #[serde(serialize_with = "by_key")]
+    pub scores: Vec<Judged>,
+    /// To each document's requests. Not part of the run's record.
+    #[serde(skip)]
+    pub answers: Vec<Vec<Answer>>,
+}
+
+/// `acc,none` and `acc_stderr,none`, as lm-evaluation-harness has them.
+pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String, Value> {
+    let each = scores.flat_map(|of| {
+        let error = of.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
+        [
+            (format!("{},{}", of.metric, of.filter), json!(of.score)),
+            (format!("{}_stderr,{}", of.metric, of.filter), error),
+        ]
+    });
+    each.collect()
+}
+
+fn by_key<S: Serializer>(scores: &[Judged], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    harness_scores(scores.iter().map(|of| &of.score)).serialize(serializer)
+}
+
+/// What was measured of a cell, by what was asked. With the cell's identity the measure is what its numbers are
+/// ([`Identity::measured`]).
+#[derive(Debug, Clone)]
+pub struct Measured<A, E, S> {
+    /// As the grid asks for it.
+    pub asked: A,
+    pub measure: Arc<MeasureId>,
+    /// How much its backbone reads of it, whatever the variant; none where that is not stored.
+    pub extent: Option<E>,
+    /// None where the cell failed, or where nobody has made it yet.
+    pub sample: Option<S>,
+}
+
+impl Measured<Perplexity, TextExtent, Losses> {
+    /// The windows, where they are scored.
+    pub fn windows(&self) -> Option<TextSample<'_>> {
+        let bytes = self.extent.map(|of| of.bytes);
+        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes })
+    }
+}
+
+/// A cell and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct CellResult {
+    pub cell: Cell,
+    /// What it is, whatever the grid calls it; none of a cell that was never planned.
+    /// `numbers.json` has it, once for all that a run leaves.
+    #[serde(skip)]
+    pub identity: Option<Arc<Identity>>,
+    /// Layers of the dense backbone.
+    pub layers: usize,
+    /// Removed layers, ascending.
+    pub removed: Vec<usize>,
+    /// `(candidate, score)` of the criterion.
+    pub scores: Vec<(usize, f64)>,
+    /// Why that choice tells nothing, a line each; empty where it does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub selection_notes: Vec<String>,
+    pub boundaries: Vec<BoundaryResult>,
+    /// The windows' losses of each text. The run's record has the perplexities alone.
+    #[serde(rename = "perplexity", serialize_with = "perplexities")]
+    pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
+    #[serde(serialize_with = "samples")]
+    pub tasks: Vec<Measured<TaskUse, TaskExtent, TaskScores>>,
+    /// Tasks by their definitions.
+    #[serde(serialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
+    pub definitions: Vec<Measured<DefinitionUse, DefinedExtent, DefinedScores>>,
+    #[serde(rename = "latencies", serialize_with = "samples")]
+    pub prompts: Vec<Measured<Latency, (), LatencyResult>>,
+    /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
+    #[serde(skip)]
+    pub training: Vec<f64>,
+    /// What its operators and scores took to make, whenever that was; steps shared with other cells count in equal parts.
+    pub seconds: f64,
+    /// Why the cell has no result.
+    pub failure: Option<String>,
+    /// What nobody has made yet of a cell that did not fail; what is there of it has its values.
+    pub missing: Option<String>,
+    /// The artifacts that it was made from, each with its key and who made it.
+    pub made_from: Vec<MadeFrom>,
+    /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`](super::GridOutcome::inputs).
+    #[serde(skip)]
+    pub inputs: BTreeSet<String>,
+}
+
+/// Where a number comes from.
+#[derive(Debug, Clone, Serialize)]
+pub struct MadeFrom {
+    pub kind: &'static str,
+    /// The hash of its key; `ghostlab explain` and the artifact's record in the store have it in words.
+    pub key: String,
+    pub seconds: f64,
+    /// Program, commit, command line, machine.
+    pub made: Value,
+}
+
+impl CellResult {
+    /// A cell of which nothing is known but, perhaps, why. `layers` are those of the dense backbone.
+    pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
+        Self {
+            cell,
+            identity: None,
+            layers,
+            removed: Vec::new(),
+            scores: Vec::new(),
+            selection_notes: Vec::new(),
+            boundaries: Vec::new(),
+            texts: Vec::new(),
+            tasks: Vec::new(),
+            definitions: Vec::new(),
+            prompts: Vec::new(),
+            training: Vec::new(),
+            seconds: 0.0,
+            failure,
+            missing: None,
+            made_from: Vec::new(),
+            inputs: BTreeSet::new(),
+        }
+    }
+
+    pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
+        self.texts.iter().find(|of| of.asked == *asked)
+    }
+
+    pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskExtent, TaskScores>> {
+        self.tasks.iter().find(|of| of.asked == *asked)
+    }
+
+    pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, (), LatencyResult>> {
+        self.prompts.iter().find(|of| of.asked == *asked)
+    }
+
+    pub fn defined(&self, asked: &DefinitionUse) -> Option<&Measured<DefinitionUse, DefinedExtent, DefinedScores>> {
+        self.definitions.iter().find(|of| of.asked == *asked)
+    }
+
+    /// The scores of a group; none where a task of it has none.
+    pub fn group(&self, of: &GroupUse) -> Option<Vec<Score>> {
+        let task = |name: &str| {
+            let asked = DefinitionUse { name: name.to_owned(), how: of.how.clone() };
+            let scores = &self.defined(&asked)?.sample.as_ref()?.scores;
+            Some(scores.iter().map(|of| of.score.clone()).collect::<Vec<_>>())
+        };
+        let all = of.group.tasks.iter().map(|name| task(name)).collect::<Option<Vec<_>>>()?;
+        let of_task = |name: &str| {
+            let place = of.group.tasks.iter().position(|task| task == name);
+            place.map(|place| all[place].clone()).unwrap_or_default()
+        };
+        Some(group_scores(&of.group, &of_task))
+    }
+
+    /// The tasks that it has scores on.
+    pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
+        self.tasks.iter().filter_map(|of| of.sample.as_ref())
+    }
+
+    /// What a reader has to know of this cell, each thing once.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.selection_notes.clone();
+        for boundary in &self.boundaries {
+            for note in &boundary.notes {
+                let placed = format!("layer {}: {note}", boundary.region.0);
+                let note = if self.boundaries.len() == 1 { note } else { &placed };
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        for scores in self.scored() {
+            let TaskResult { non_finite, unanswered, effective, .. } = scores.result;
+            if non_finite > 0 {
+                notes.push(format!("{non_finite} of {effective} documents of {} have no finite score", scores.label));
+            }
+            if unanswered > 0 {
+                notes.push(format!("{unanswered} of {effective} documents of {} have no answer", scores.label));
+            }
+        }
+        for of in self.definitions.iter().filter_map(|of| of.sample.as_ref()).filter(|of| of.non_finite > 0) {
+            notes.push(format!("{} of {} documents of {} have no finite score", of.non_finite, of.effective, of.label));
+        }
+        notes
+    }
+
+    /// The accuracies in the layout of lm-evaluation-harness' results file. It has one place for each task: where the grid
+    /// scores a task under several protocols there are several files. None where the cell has no task scores.
+    ///
+    /// # Errors
+    /// Never: no file gets a task twice.
+    pub fn lm_eval(&self) -> Result<Vec<Value>> {
+        let mut files: Vec<Vec<&TaskScores>> = Vec::new();
+        for scores in self.scored() {
+            let has_it = |file: &Vec<&TaskScores>| file.iter().any(|of| of.result.task.name == scores.result.task.name);
+            match files.iter_mut().find(|file| !has_it(file)) {
+                Some(file) => file.push(scores),
+                None => files.push(vec![scores]),
+            }
+        }
+        let export = |file: &Vec<&TaskScores>| {
+            let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
+            let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
+            tasks::export(&results, json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}))
+        };
+        files.iter().map(export).collect()
+    }
+
+    /// # Errors
+    /// The cell failed, with its reason, or something of it is not made yet.
+    pub fn ok(&self) -> Result<&Self> {
+        match (&self.failure, &self.missing) {
+            (Some(reason), _) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
+            (None, Some(what)) => {
+                Err(Error::missing("a cell is not made yet").at(self.cell.to_string()).found(what.clone()))
+            }
+            (None, None) => Ok(self),
+        }
+    }
+}
+
+fn perplexities<S: Serializer>(
+    texts: &[Measured<Perplexity, TextExtent, Losses>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(texts.iter().map(|of| of.sample.as_ref().map(Losses::perplexity)))
+}
+
+fn samples<A, E, T: Serialize, S: Serializer>(
+    all: &[Measured<A, E, T>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().map(|of| &of.sample))
+}

@@ -1,0 +1,245 @@
+//! What came of a grid, read from the store: the store alone says what is done.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use ghostlab_definitions::aggregate::DRAWS;
+use serde_json::Value;
+
+use super::cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores};
+use super::extent::{DefinedExtent, TaskExtent, TextExtent};
+use super::outcome::GridOutcome;
+use crate::corpus::Rule;
+use crate::error::{Error, Result};
+use crate::evaluate::perplexity::Losses;
+use crate::grid::Grid;
+use crate::machine;
+use crate::model::rounding_told;
+use crate::plan::Plan;
+use crate::stage::tokens::defined::{self, Documents};
+use crate::stage::tokens::{extent, sheet};
+use crate::stage::{distilled, latency, operator, scores, selection};
+use crate::tasks::Solutions;
+use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
+
+impl GridOutcome {
+    /// Reads what is stored of a plan. A cell with a reason has failed; another one that lacks something is not made yet.
+    ///
+    /// # Errors
+    /// Damage that appeared since the run looked.
+    pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
+        let inputs = plan.inputs.by_path();
+        let mut cells = Vec::new();
+        for backbone in &plan.backbones {
+            let reader = Reader::new(plan.grid, backbone, store, &inputs)?;
+            for variant in &backbone.variants {
+                cells.push(reader.cell(variant, failures.get(&variant.cell))?);
+            }
+        }
+        let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
+        let rounded =
+            plan.backbones.iter().filter_map(|of| Some((of.name.clone(), rounding_told(&of.config)?))).collect();
+        let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
+        let machine = first.and_then(|prompt| prompt.machine());
+        let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
+        Ok(Self { cells, inputs, engines, rounded, machine })
+    }
+}
+
+/// What the stored tokens of an evaluation tell, whatever the variant: that of its kind.
+struct Scored {
+    text: Option<TextExtent>,
+    solutions: Option<Arc<Solutions>>,
+    documents: Option<Documents>,
+}
+
+impl Scored {
+    fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
+        let mut scored = Self { text: None, solutions: sheet(evaluation, store)?, documents: None };
+        match (&evaluation.subject, store.look(&evaluation.tokens)) {
+            (Subject::Windows(text), Lookup::Whole(object)) => {
+                let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
+                let (windows, corpus_tokens, bytes) = extent(&object)?;
+                let all = rule.windows(corpus_tokens, text.length);
+                scored.text = Some(TextExtent { windows, all, bytes });
+            }
+            (Subject::Defined(_), Lookup::Whole(object)) => scored.documents = Some(defined::documents(&object)?),
+            _ => {}
+        }
+        Ok(scored)
+    }
+}
+
+/// Reads one backbone's results; what tokens tell is read once.
+struct Reader<'a> {
+    grid: &'a Grid,
+    backbone: &'a BackbonePlan,
+    store: &'a Store,
+    /// Of each evaluation.
+    scored: Vec<Scored>,
+    /// The paths of the input files, by their hashes.
+    files: BTreeMap<&'a str, Vec<&'a str>>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(
+        grid: &'a Grid,
+        backbone: &'a BackbonePlan,
+        store: &'a Store,
+        inputs: &'a BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (path, hash) in inputs {
+            files.entry(hash).or_default().push(path);
+        }
+        let scored = backbone.evaluations.iter().map(|of| Scored::read(grid, of, store)).collect::<Result<_>>()?;
+        Ok(Self { grid, backbone, store, scored, files })
+    }
+
+    fn cell(&self, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
+        let cell = self.grid.cells[variant.cell].clone();
+        let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
+        result.identity = Some(Arc::clone(&variant.identity));
+        let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
+        result.inputs.extend(own.map(|path| (*path).to_string()));
+        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
+            let selection = selection::read(&artifact)?;
+            (result.removed, result.scores) = (selection.removed, selection.scores);
+            result.selection_notes = selection::notes(&artifact)?;
+        }
+        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
+            result.boundaries = operator::figures(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+        }
+        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
+            result.boundaries = operator::figures(&artifact)?;
+            result.training = distilled::losses(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+        }
+        // What scores were made from may have gone to make room.
+        if variant.scores.is_empty() && variant.latencies.is_empty() && result.boundaries.is_empty() {
+            let lacks = variant.operator.is_some();
+            result.missing = lacks.then(|| "its operator is not solved".to_owned());
+        }
+        let evaluations = self.backbone.evaluations.iter().zip(&self.scored);
+        for ((evaluation, known), key) in evaluations.zip(&variant.scores) {
+            // A variant without operators cannot have been scored: what is under the key is of another time.
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            let values = artifact.as_ref().filter(|_| !evaluation.generates).map(scores::read).transpose()?;
+            let measure = Arc::clone(&evaluation.measure);
+            match &evaluation.subject {
+                Subject::Windows(text) => {
+                    let sample = values.map(|windows| Losses { windows });
+                    if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
+                        let (bad, all) = (losses.not_finite(), losses.windows.len());
+                        let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
+                        result.failure = Some(reason);
+                    }
+                    let extent = known.text;
+                    result.texts.push(Measured { asked: text.clone(), measure, extent, sample });
+                }
+                Subject::Defined(used) => {
+                    let definition = &self.grid.definitions[&used.name].definition;
+                    let documents = known.documents.as_ref();
+                    let scores = artifact.as_ref().zip(documents).map(|(artifact, documents)| {
+                        let (answers, non_finite) = documents.answered(definition, artifact)?;
+                        Ok::<_, Error>(DefinedScores {
+                            label: used.to_string(),
+                            original: documents.original,
+                            effective: documents.len(),
+                            truncated: documents.truncated,
+                            non_finite,
+                            scores: documents.judge(definition, &answers, DRAWS)?,
+                            answers,
+                        })
+                    });
+                    let sample = match scores.transpose() {
+                        Ok(sample) => sample,
+                        // What a metric cannot be told of is a property of this variant's answers.
+                        Err(error) => {
+                            result.failure = Some(error.one_line());
+                            None
+                        }
+                    };
+                    let of = |of: &Documents| DefinedExtent { documents: of.len(), original: of.original };
+                    result.definitions.push(Measured {
+                        asked: used.clone(),
+                        measure,
+                        extent: documents.map(of),
+                        sample,
+                    });
+                }
+                Subject::Task(used) => {
+                    let sheet = known.solutions.as_ref();
+                    let scores = values.zip(sheet).map(|(values, sheet)| -> Result<TaskScores> {
+                        let (answers, result) = scores::answered(&values, sheet)?;
+                        Ok(TaskScores { label: used.to_string(), result, answers })
+                    });
+                    let generated = self.grid.tasks[&used.name].generated;
+                    let of = |of: &Arc<Solutions>| {
+                        Ok::<_, Error>(TaskExtent {
+                            task: of.task()?,
+                            documents: of.documents(),
+                            original: of.original,
+                            whole: of.whole() && !generated,
+                        })
+                    };
+                    result.tasks.push(Measured {
+                        asked: used.clone(),
+                        measure,
+                        extent: sheet.map(of).transpose()?,
+                        sample: scores.transpose()?,
+                    });
+                }
+            }
+        }
+        for ((prompt, key), measure) in self.backbone.latencies.iter().zip(&variant.latencies).zip(&variant.prompts) {
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.missing.get_or_insert_with(|| format!("not timed over {prompt}"));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            let sample = artifact.map(|artifact| latency::read(&artifact)).transpose()?;
+            result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), extent: None, sample });
+        }
+        Ok(result)
+    }
+
+    fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
+        let Lookup::Whole(artifact) = self.store.look(key) else { return None };
+        let meta = artifact.meta();
+        self.read_by(&meta.key, result);
+        result.made_from.push(MadeFrom {
+            kind: key.kind().name(),
+            key: key.hash().to_string(),
+            seconds: meta.seconds,
+            made: meta.made.clone(),
+        });
+        Some(artifact)
+    }
+}
+
+impl Reader<'_> {
+    /// Notes the input files whose hashes stand in a key or in its parents'. Weights and config stand there as one hash
+    /// of several files: those of the backbone's folder count for every cell.
+    fn read_by(&self, key: &Value, result: &mut CellResult) {
+        match key {
+            Value::String(hash) => {
+                let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
+                // Another backbone's file may have the same bytes: then the own one was read.
+                let own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
+                let others = files.iter().filter(|_| !own);
+                result.inputs.extend(others.map(|path| (*path).to_string()));
+            }
+            Value::Array(values) => values.iter().for_each(|value| self.read_by(value, result)),
+            Value::Object(fields) => fields.values().for_each(|value| self.read_by(value, result)),
+            _ => {}
+        }
+    }
+}

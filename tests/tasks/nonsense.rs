@@ -1,0 +1,245 @@
+//! Values that no data set has, put where a data set has others: an error or a request comes of it, never a panic.
+
+use ghostlab::error::Result;
+use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
+use ghostlab_definitions::{Row, native};
+use serde_json::{Map, Value, json};
+
+use super::{Asked, documents_of, golden};
+
+/// One token per byte, none in front.
+struct Bytes;
+
+impl Encoder for Bytes {
+    fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>> {
+        Ok(text.bytes().map(u32::from).collect())
+    }
+
+    fn prefix(&self) -> Option<&Prefix> {
+        None
+    }
+}
+
+/// Deterministic nonsense (SplitMix64).
+struct Nonsense(u64);
+
+impl Nonsense {
+    fn number(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % below
+    }
+
+    /// Any character: often one that means something to some rule, else of any script.
+    fn character(&mut self) -> char {
+        const TELLING: &str = "_[]\n\r\t \u{1c}\u{85}\u{a0}\u{2028}'\"\\{}?.:,()Σσßİǆ\0\u{feff}e\u{301}😀aA1-";
+        if self.number(2) == 0 {
+            return TELLING.chars().nth(self.number(TELLING.chars().count() as u64) as usize).unwrap();
+        }
+        let below = if self.number(4) == 0 { 0x11_0000 } else { 0x500 };
+        char::from_u32(self.number(below) as u32).unwrap_or('\u{fffd}')
+    }
+
+    fn text(&mut self, longest: u64) -> String {
+        (0..self.number(longest + 1)).map(|_| self.character()).collect()
+    }
+
+    fn value(&mut self, depth: u32) -> Value {
+        match self.number(if depth == 0 { 8 } else { 11 }) {
+            0 => Value::Null,
+            1 => json!(self.number(2) == 0),
+            2 => json!(self.number(6) as i64 - 2),
+            3 => json!([i64::MIN, i64::MAX, -1][self.number(3) as usize]),
+            4 => json!([u64::MAX as f64, 0.5, -0.0][self.number(3) as usize]),
+            5 => json!(["A", "1", "cause", "  _  .", "[{'question': '"][self.number(5) as usize]),
+            6 | 7 => json!(self.text(12)),
+            8 => (0..self.number(5)).map(|_| self.value(depth - 1)).collect(),
+            9 => (0..self.number(5)).map(|_| json!(self.text(6))).collect(),
+            _ => {
+                let names = ["text", "label", "question", "options", "answer", ""];
+                let pair = |nonsense: &mut Self| (names[nonsense.number(6) as usize], nonsense.value(depth - 1));
+                (0..self.number(4)).map(|_| pair(self)).collect()
+            }
+        }
+    }
+}
+
+/// A task with one row, of the place `nonsense:1`.
+fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
+    let row = Row { place: "nonsense:1".to_owned(), value: Value::Object(fields.clone()).into() };
+    ghostlab_definitions::Task::of_rows(native::definition(known)?.clone(), vec![row], None)
+}
+
+/// An error that names its row, or requests; the row is `nonsense:1`.
+fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
+    let asked = of_row(known, fields).and_then(|task| Asked::of(task, &Bytes, Bos::Tokenizer, 64));
+    match asked {
+        Ok(asked) => {
+            assert_eq!(asked.requests.len(), asked.task.solution(0).unwrap().0.len());
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.exit_code(), 2, "{error}");
+            assert!(error.to_string().contains("nonsense:1") && error.to_string().contains(known.name), "{error}");
+            false
+        }
+    }
+}
+
+/// The fields of a task's golden rows.
+fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
+    super::lines(&documents_of(known)).into_iter().map(|row| row.as_object().unwrap().clone()).collect()
+}
+
+#[test]
+fn any_value_in_any_field_gives_an_error_or_requests_and_never_a_panic() {
+    let mut nonsense = Nonsense(1);
+    let (mut asked, mut refused) = (0, 0);
+    for task in TASKS {
+        let rows = golden_rows(task);
+        let columns = native::definition(task).unwrap().data.columns().unwrap();
+        for _ in 0..3000 {
+            let mut fields = rows[nonsense.number(rows.len() as u64) as usize].clone();
+            for _ in 0..=nonsense.number(2) {
+                let column = columns[nonsense.number(columns.len() as u64) as usize].as_str();
+                let value = nonsense.value(3);
+                match fields.get_mut(column) {
+                    // A field inside a field.
+                    Some(Value::Object(inner)) if nonsense.number(2) == 0 => {
+                        inner.insert(["text", "label"][nonsense.number(2) as usize].to_owned(), value);
+                    }
+                    _ if nonsense.number(8) == 0 => {
+                        fields.remove(column);
+                    }
+                    _ => {
+                        fields.insert(column.to_owned(), value);
+                    }
+                }
+            }
+            *(if ask(task, &fields) { &mut asked } else { &mut refused }) += 1;
+        }
+    }
+    assert!(asked > 1000 && refused > 1000, "both happen: {asked} and {refused}");
+}
+
+#[test]
+fn a_damaged_literal_or_file_gives_an_error_or_rows_and_never_a_panic() {
+    let mut nonsense = Nonsense(2);
+    let task = Task::find("race").unwrap();
+    let rows = golden_rows(task);
+    for _ in 0..3000 {
+        let mut fields = rows[nonsense.number(rows.len() as u64) as usize].clone();
+        let mut problems: Vec<char> = fields["problems"].as_str().unwrap().chars().collect();
+        for _ in 0..=nonsense.number(3) {
+            let at = nonsense.number(problems.len() as u64) as usize;
+            problems[at] = nonsense.character();
+        }
+        fields.insert("problems".to_owned(), json!(problems.iter().collect::<String>()));
+        ask(task, &fields);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("arc.jsonl");
+    let whole = std::fs::read(documents_of(&TASKS[0])).unwrap();
+    for _ in 0..300 {
+        let mut bytes = whole.clone();
+        for _ in 0..=nonsense.number(3) {
+            let at = nonsense.number(bytes.len() as u64) as usize;
+            bytes[at] = nonsense.number(256) as u8;
+        }
+        std::fs::write(&path, bytes).unwrap();
+        if let Err(error) = native::task(&TASKS[0], &path, None) {
+            assert!(error.exit_code() == 2 && error.to_string().contains("arc.jsonl"), "{error}");
+        }
+    }
+}
+
+/// A string as Python's `repr` would write it, or in any other way that means the same.
+fn literal(text: &str, nonsense: &mut Nonsense) -> String {
+    let quote = if nonsense.number(2) == 0 { '\'' } else { '"' };
+    let mut written = String::from(quote);
+    for character in text.chars() {
+        let code = u32::from(character);
+        match character {
+            '\\' => written.push_str("\\\\"),
+            '\n' => written.push_str("\\n"),
+            '\r' => written.push_str("\\r"),
+            '\0' => written.push_str("\\x00"),
+            same if same == quote => written.extend(['\\', same]),
+            _ => match nonsense.number(4) {
+                0 if code < 0x100 => written.push_str(&format!("\\x{code:02x}")),
+                1 if code < 0x1_0000 => written.push_str(&format!("\\u{code:04X}")),
+                2 => written.push_str(&format!("\\U{code:08x}")),
+                _ => written.push(character),
+            },
+        }
+    }
+    written.push(quote);
+    written
+}
+
+#[test]
+fn any_text_passes_through_unchanged() {
+    let mut nonsense = Nonsense(3);
+    let folder = tempfile::tempdir().unwrap();
+    let texts: Vec<String> = (0..2000).map(|_| nonsense.text(20)).collect();
+    let (arc, race) = (Task::find("arc_easy").unwrap(), Task::find("race").unwrap());
+    let mut file = String::new();
+    for pair in texts.chunks(2) {
+        let choices = json!({"text": [pair[1], "b"], "label": ["A", "B"]});
+        file.push_str(&json!({"question": pair[0], "choices": choices, "answerKey": "B"}).to_string());
+        file.push('\n');
+    }
+    let path = folder.path().join("arc.jsonl");
+    std::fs::write(&path, file).unwrap();
+    let read = native::task(arc, &path, None).unwrap();
+    let asked = Asked::of(read, &Bytes, Bos::Tokenizer, 1000).unwrap();
+    for (at, (pair, (context, continuation))) in texts.chunks(2).zip(asked.texts().step_by(2)).enumerate() {
+        assert_eq!(context, format!("Question: {}\nAnswer:", pair[0]));
+        assert_eq!(continuation, format!(" {}", pair[1]));
+        assert_eq!(asked.task.solution(at).unwrap().0[0].text(), pair[1]);
+    }
+    for four in texts.chunks(4) {
+        let written: Vec<String> = four.iter().map(|text| literal(text, &mut nonsense)).collect();
+        let problem = format!(
+            "{{'question': {}, 'options': [{}, {}, {}, 'd'], 'answer': 'D'}}",
+            written[0], written[1], written[2], written[3]
+        );
+        let fields = json!({"article": four[0], "problems": format!("[{problem}, {problem}]")});
+        if four[1..].iter().any(String::is_empty) {
+            // Of the first document the harness refuses an empty choice.
+            assert!(of_row(race, fields.as_object().unwrap()).unwrap_err().to_string().contains("a choice is empty"));
+            continue;
+        }
+        let task = of_row(race, fields.as_object().unwrap()).unwrap_or_else(|error| panic!("{problem}: {error}"));
+        let asked = Asked::of(task, &Bytes, Bos::Tokenizer, 1000).unwrap();
+        if !four[0].ends_with("  _  .") {
+            let wanted = format!("Article: {0}\n\nQuestion: {0}\nAnswer: d\n{0}", four[0]);
+            assert_eq!(asked.texts().next().unwrap().0, wanted);
+        }
+        let options: Vec<String> = asked.task.solution(0).unwrap().0.iter().map(|choice| choice.text()).collect();
+        assert_eq!(options, [&four[1], &four[2], &four[3], "d"]);
+    }
+}
+
+#[test]
+fn requests_fit_the_length_whatever_the_text() {
+    let mut nonsense = Nonsense(4);
+    let (encoder, _) = golden();
+    let task = Task::find("boolq").unwrap();
+    for _ in 0..300 {
+        let fields = json!({"question": nonsense.text(30), "passage": nonsense.text(60), "label": 0});
+        let length = 1 + nonsense.number(40) as usize;
+        let asked = |length: usize| {
+            let task = of_row(task, fields.as_object().unwrap()).unwrap();
+            Asked::of(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
+        };
+        for (tokens, whole) in asked(length).iter().zip(asked(1 << 20)) {
+            assert!(tokens.input_ids.len() <= length && whole.cut_ids.is_empty());
+            assert_eq!([tokens.cut_ids.as_slice(), &tokens.input_ids].concat(), whole.input_ids);
+            assert_eq!(tokens.continuation_ids, whole.continuation_ids);
+            assert_eq!(tokens.cut_ids.len(), whole.input_ids.len().saturating_sub(length));
+        }
+    }
+}
