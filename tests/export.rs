@@ -82,6 +82,25 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
 }
 
 /// As the hub's Phi-3 has them: its own settings and template stay, and no file is named that did not come along.
+/// The numbers that were scored are those that are written.
+#[test]
+fn an_export_of_rounded_weights_scores_as_its_cell() {
+    let world = World::new();
+    let set = ["--set", "recovery=none,replaceme-ls", "--set", "weights=q4_0", "--set", "name=grid"];
+    world.runs(&set);
+    for recovery in ["none", "replaceme-ls"] {
+        export(&world, &format!("streamline-2.{recovery}"), recovery, &set);
+        let (ours, cell) = (perplexity(&world, recovery), value(&world, recovery, "ppl test@64"));
+        assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
+        let card = fs::read_to_string(world.path(recovery).join("README.md")).unwrap();
+        assert!(card.contains("weights rounded, q4_0: of the matrices"), "{card}");
+    }
+    let stored = ["--set", "recovery=none", "--set", "name=other"];
+    world.runs(&stored);
+    export(&world, "streamline-2.none", "stored", &stored);
+    assert!((perplexity(&world, "stored") / perplexity(&world, "none") - 1.0).abs() > 1e-5, "nothing was rounded");
+}
+
 #[test]
 fn settings_of_generation_and_chat_are_kept_and_code_that_stays_behind_is_named_nowhere() {
     let world = World::new();

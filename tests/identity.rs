@@ -125,7 +125,8 @@ fn keys_journals_and_claims_tell_apart_what_is_unlike_and_nothing_else() {
             );
             assert_eq!(
                 one.calibrating != other.calibrating,
-                unlike(a, b, &["model", "engine", "calibration"]),
+                // Weights that are rounded after a repair was computed change nothing of that.
+                unlike(a, b, &["model.content", "model.tokenizer", "engine", "calibration"]),
                 "claim, {what}"
             );
         }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use common::world::World;
 use common::{fixture, flat, json, relative_error, shared, tensors};
 use ghostlab::corpus::{Tokenizer, read_rows};
@@ -118,6 +118,162 @@ fn llama_cpp_gives_the_logits_of_transformers_for_each_architecture() {
     }
 }
 
+/// A backbone of random weights, whose config this is but for its sizes.
+fn random(world: &World, class: &str, layers: usize, own: &Value) {
+    let (gemma, fused) = (class.starts_with("Gemma"), class.starts_with("Phi"));
+    let [c, f, heads, kv, vocab] = [64_usize, 96, 4, 2, 300];
+    // Phi-3's heads are as wide as they divide the channels.
+    let width = if fused { c / heads } else { 24 };
+    let mut config = json!({
+        "architectures": [class], "hidden_size": c, "intermediate_size": f, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": width, "vocab_size": vocab,
+        "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+    });
+    config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+    let mut names: Vec<(String, Vec<usize>)> =
+        vec![("model.embed_tokens.weight".into(), vec![vocab, c]), ("model.norm.weight".into(), vec![c])];
+    for layer in 0..layers {
+        let mut add =
+            |part: &str, shape: &[usize]| names.push((format!("model.layers.{layer}.{part}.weight"), shape.to_vec()));
+        match fused {
+            true => {
+                add("self_attn.qkv_proj", &[(heads + 2 * kv) * width, c]);
+                add("mlp.gate_up_proj", &[2 * f, c]);
+            }
+            false => {
+                add("self_attn.q_proj", &[heads * width, c]);
+                ["k", "v"].iter().for_each(|of| add(&format!("self_attn.{of}_proj"), &[kv * width, c]));
+                ["gate", "up"].iter().for_each(|of| add(&format!("mlp.{of}_proj"), &[f, c]));
+            }
+        }
+        add("self_attn.o_proj", &[c, heads * width]);
+        add("mlp.down_proj", &[c, f]);
+        ["input_layernorm", "post_attention_layernorm"].iter().for_each(|of| add(of, &[c]));
+        if gemma {
+            ["pre_feedforward_layernorm", "post_feedforward_layernorm"].iter().for_each(|of| add(of, &[c]));
+        }
+        if class == "Gemma3ForCausalLM" {
+            ["q_norm", "k_norm"].iter().for_each(|of| add(&format!("self_attn.{of}"), &[width]));
+        }
+    }
+    let mut state = 7_u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+    };
+    let tensors: std::collections::HashMap<String, Tensor> = names
+        .into_iter()
+        .map(|(name, shape)| {
+            let (middle, size) = match shape.len() {
+                1 if gemma => (0.0, 0.3),
+                1 => (1.0, 0.3),
+                _ => (0.0, 0.3),
+            };
+            let values: Vec<f32> = (0..shape.iter().product()).map(|_| middle + size * uniform()).collect();
+            (name, Tensor::from_vec(values, shape, &Device::Cpu).unwrap())
+        })
+        .collect();
+    candle_core::safetensors::save(&tensors, world.path("backbone/model.safetensors")).unwrap();
+    world.write("backbone/config.json", config.to_string());
+    world.write("backbone/tokenizer.json", small_tokenizer().to_string());
+}
+
+/// Architectures that have no committed model: ours on random weights, which other tests hold to transformers, beside
+/// llama.cpp, and read back. Windows are shorter than the texts, so that those of the wrong layers would be seen.
+#[test]
+fn llama_cpp_gives_our_logits_where_it_knows_layers_by_their_places_and_of_each_rope_type() {
+    let Some(python) = python() else { return };
+    let rope = |of: Value| json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": of});
+    let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..40).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
+    for (what, class, layers, own) in [
+        (
+            "gemma2",
+            "Gemma2ForCausalLM",
+            4,
+            json!({"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 24}),
+        ),
+        (
+            "gemma3",
+            "Gemma3ForCausalLM",
+            7,
+            json!({"model_type": "gemma3_text", "sliding_window": 8, "query_pre_attn_scalar": 24, "rope_theta": 1e6,
+                "rope_local_base_freq": 5000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "final_logit_softcapping": 20.0}),
+        ),
+        ("phi3", "Phi3ForCausalLM", 4, json!({"model_type": "phi3", "partial_rotary_factor": 0.5})),
+        ("smollm3", "SmolLM3ForCausalLM", 5, json!({"model_type": "smollm3"})),
+        ("linear", "LlamaForCausalLM", 4, rope(json!({"rope_type": "linear", "factor": 4.0}))),
+        (
+            "yarn",
+            "LlamaForCausalLM",
+            4,
+            rope(
+                json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 16.0}),
+            ),
+        ),
+    ] {
+        let world = World::new();
+        random(&world, class, layers, &own);
+        let expected = logits(&world.path("backbone"), &ids);
+        // ggml looks GELU up in a table of f16.
+        let whole = if class.starts_with("Gemma") { 2e-3 } else { 1e-5 };
+        for (numbers, tolerance) in [("f32", whole), ("q8_0", 5e-2)] {
+            let file = world.path(&format!("{numbers}.gguf"));
+            success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
+            let theirs = theirs(&python, &world, &file, &ids);
+            let own = logits(&file, &ids);
+            // Of eight bits the folder has none: what they cost is no matter between these two.
+            let beside = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
+            for (whose, logits) in beside.chain([("the file's", &own)]) {
+                let error = relative_error(&theirs, logits);
+                println!("{what} {numbers}, beside {whose}: {error:e}");
+                assert!(error <= tolerance, "{what} {numbers}, beside {whose}: {error:e}");
+            }
+        }
+    }
+}
+
+/// What a file cannot say is refused before one is written.
+#[test]
+fn what_llama_cpp_would_compute_otherwise_is_refused() {
+    for (class, layers, own, found) in [
+        (
+            "Gemma2ForCausalLM",
+            4,
+            json!({"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 24,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]}),
+            "none in layer 0",
+        ),
+        (
+            "Gemma2ForCausalLM",
+            4,
+            json!({"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 16}),
+            "scores times",
+        ),
+        (
+            "SmolLM3ForCausalLM",
+            4,
+            json!({"model_type": "smollm3", "no_rope_layers": [0, 1, 1, 0]}),
+            "another kind of layer 0",
+        ),
+        (
+            "LlamaForCausalLM",
+            4,
+            json!({"model_type": "llama", "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0,
+                "original_max_position_embeddings": 16}}),
+            "`yarn`",
+        ),
+    ] {
+        let world = World::new();
+        random(&world, class, layers, &own);
+        let to = world.path("a.gguf");
+        let output = world.ghostlab(&["export", "grid.yaml", "dense", "--gguf", "f32", "--to", to.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(found) && !to.exists(), "{text}");
+    }
+}
+
 /// Our logits of all positions.
 fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     let decoder = Decoder::load(backbone).unwrap();
@@ -189,6 +345,7 @@ fn llama_cpp_tokenises_ten_thousand_lines_as_the_original_tokenizer_does() {
         let original = Tokenizer::load(world.path("backbone/tokenizer.json")).unwrap();
         // The file's own, read back by this program.
         let own = Tokenizer::load(&file).unwrap();
+        assert_eq!(theirs.len(), lines.len(), "{name}");
         for (line, theirs) in lines.iter().zip(&theirs) {
             let expected = original.encode(line).unwrap();
             assert_eq!(&expected, theirs, "{name}: {line:?}");

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use candle_core::quantized::gguf_file::{self, Value as Entry};
 use common::fixture;
 use common::world::World;
 use ghostlab::corpus;
@@ -218,6 +219,70 @@ fn texts_are_read_as_the_hub_has_them_each_byte() {
     ] {
         let rows = corpus::read_rows(folder.path().join(file), None).unwrap();
         assert_eq!(Value::from(rows), expected[text], "{text}");
+    }
+}
+
+/// A GGUF file's own tokenizer of the kind `llama`, held to the library that Llama 2 and Gemma were made with, with and without
+/// a space before the first word; and again after it was written anew.
+#[test]
+fn a_sentence_piece_tokenizer_of_a_gguf_file_is_the_original_on_ten_thousand_lines() {
+    let Some(python) = python() else { return };
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let mut lines: Vec<String> = [
+        " two  spaces   and a tab\there ",
+        "\u{4f60}\u{597d}, \u{1F600}\u{1F469}\u{200D}\u{1F680} \u{645}\u{631}\u{62D}\u{628}\u{627}",
+        "x\u{301}\u{e9} 12345 3.14159 I'LL don't",
+        "\r\n\r\n",
+        "\u{2581}\u{2581}under",
+        "",
+    ]
+    .map(str::to_owned)
+    .into();
+    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/corpora");
+    for file in ["news-train", "web-train", "wiki-train"] {
+        let texts = corpus::read_rows(corpora.join(format!("{file}.jsonl.gz")), None).unwrap();
+        let of_file = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
+        // Words that the training has not seen either, in no script of its own.
+        let odd = |(at, line): (usize, &str)| match at % 5 {
+            0 => line.chars().map(|c| if c == 'e' { '\u{435}' } else { c }).collect(),
+            1 => line.replace(' ', "  "),
+            _ => line.to_owned(),
+        };
+        lines.extend(of_file.enumerate().take(3600).map(odd));
+    }
+    assert!(lines.len() > 10_000, "{}", lines.len());
+    fs::write(path("lines.json"), serde_json::json!(lines).to_string()).unwrap();
+    for prefix in [true, false] {
+        let (lines_file, out) = (path("lines.json"), path("made.json"));
+        let arguments =
+            ["tools/sentence_piece.py", &lines_file, &out].into_iter().chain((!prefix).then_some("no-prefix"));
+        run(&python, &arguments.collect::<Vec<_>>(), &[]);
+        let made: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        let list = |key: &str| made[key].as_array().unwrap().iter();
+        let number = |of: &Value| Entry::F32(of.as_f64().unwrap() as f32);
+        let kind = |of: &Value| Entry::I32(of.as_i64().unwrap() as i32);
+        let entries = [
+            ("tokenizer.ggml.model", Entry::String("llama".into())),
+            ("tokenizer.ggml.pre", Entry::String("default".into())),
+            (
+                "tokenizer.ggml.tokens",
+                Entry::Array(list("tokens").map(|of| Entry::String(of.as_str().unwrap().into())).collect()),
+            ),
+            ("tokenizer.ggml.scores", Entry::Array(list("scores").map(number).collect())),
+            ("tokenizer.ggml.token_type", Entry::Array(list("kinds").map(kind).collect())),
+            ("tokenizer.ggml.unknown_token_id", Entry::U32(0)),
+            ("tokenizer.ggml.add_bos_token", Entry::Bool(false)),
+            ("tokenizer.ggml.add_space_prefix", Entry::Bool(prefix)),
+        ];
+        let entries: Vec<(&str, &Entry)> = entries.iter().map(|(key, value)| (*key, value)).collect();
+        gguf_file::write(&mut fs::File::create(path("t.gguf")).unwrap(), &entries, &[]).unwrap();
+        let ours = corpus::Tokenizer::load(path("t.gguf")).unwrap();
+        assert_eq!(list("ids").count(), lines.len());
+        for (line, expected) in lines.iter().zip(list("ids")) {
+            let expected: Vec<u32> = serde_json::from_value(expected.clone()).unwrap();
+            assert_eq!(ours.encode(line).unwrap(), expected, "space before: {prefix}: {line:?}");
+        }
     }
 }
 

@@ -53,7 +53,9 @@ fn is_told_apart(pair: &Pair) {
 const NAME: &str = "tiny.streamline-1.ghosted";
 
 /// Settings that a grid says of a cell, and not what is found in files or asked for on the command line.
-const OF_CELLS: [&str; 8] = [
+const OF_CELLS: [&str; 10] = [
+    "model.weights",
+    "calibration.weights",
     "cut.criterion",
     "cut.options",
     "cut.depth",

@@ -192,7 +192,9 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
 }
 
 /// What a verdict does not judge by, and why.
-const OPEN: [(&str, &str); 41] = [
+const OPEN: [(&str, &str); 43] = [
+    ("model.weights", "rounded weights make a backbone of another name, and none of the paper's"),
+    ("calibration.weights", "rounded weights make a backbone of another name, and none of the paper's"),
     ("engine.name", "any engine in a float type of the paper's is near enough"),
     ("engine.device", "any engine in a float type of the paper's is near enough"),
     ("cut.criterion", "the condition says it"),

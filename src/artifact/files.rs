@@ -16,8 +16,8 @@ use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
     Answers, CHANNELS, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results, StoredResults,
-    Table, collect, engine_notes, latency_notes, latex, long, markdown, run_frame, screen, wide, with_definitions,
-    write_channels, write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
+    Table, collect, engine_notes, latency_notes, latex, long, markdown, rounding_notes, run_frame, screen, wide,
+    with_definitions, write_channels, write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -89,6 +89,7 @@ pub fn write_run(
     let besides = [
         warnings(grid, &outcome.inputs),
         engine_notes(&outcome.engines),
+        rounding_notes(&outcome.rounded),
         latency_notes(outcome),
         tabled.notes(),
         unmade(outcome),

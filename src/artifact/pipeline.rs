@@ -26,7 +26,7 @@ use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::plan::warnings;
 use crate::results::{
     Measurement, Origin, Provenance, Results, Table, collect, drawn_frame, engine_notes, latency_notes, latex,
-    markdown, run_frame, screen, tidy_frame, write_csv, write_frame,
+    markdown, rounding_notes, run_frame, screen, tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
 
@@ -141,6 +141,7 @@ pub fn make(
         let notes = [
             warnings(grid, &outcome.inputs),
             engine_notes(&outcome.engines),
+            rounding_notes(&outcome.rounded),
             latency_notes(&outcome),
             unmade(&outcome),
         ]

@@ -48,7 +48,13 @@ impl Executor for Fake {
             CellResult { texts: grid.evaluate.perplexity.iter().map(text).collect(), ..unmeasured }
         };
         let cells = grid.cells.iter().map(result).collect();
-        Ok(GridOutcome { cells, inputs: inputs(), engines: BTreeMap::new(), machine: String::new() })
+        Ok(GridOutcome {
+            cells,
+            inputs: inputs(),
+            engines: BTreeMap::new(),
+            rounded: BTreeMap::new(),
+            machine: String::new(),
+        })
     }
 }
 

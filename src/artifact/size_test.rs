@@ -123,6 +123,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
         cells: (0..CELLS).map(result).collect(),
         inputs: inputs.clone(),
         engines: BTreeMap::new(),
+        rounded: BTreeMap::new(),
         machine: String::new(),
     }
 }

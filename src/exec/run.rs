@@ -209,8 +209,12 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     let memory = context.settings.memory_bytes();
     let backbones = || plan.backbones.iter();
     let budget = |backbone: &BackbonePlan| weights_budget(plan, backbone, state, memory);
-    let budgets = backbones().map(|backbone| (&*backbone.name, budget(backbone))).collect();
-    let held = |backbone: &BackbonePlan| backbone.engine.held_bytes(&backbone.config, budget(backbone));
+    let full = backbones().filter_map(|backbone| Some((&*backbone.full.as_ref()?.name, budget(backbone))));
+    let budgets = full.chain(backbones().map(|backbone| (&*backbone.name, budget(backbone)))).collect();
+    let held = |backbone: &BackbonePlan| {
+        let bytes = backbone.engine.held_bytes(&backbone.config, budget(backbone));
+        if backbone.full.is_some() { 2 * bytes } else { bytes }
+    };
     let sizes: Vec<u64> = backbones().map(held).collect();
     let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
@@ -269,7 +273,12 @@ struct GridHead<'a> {
 
 impl TaskHooks for GridHead<'_> {
     fn forget(&self, model: usize) {
-        self.tools.models.forget(&self.plan.backbones[model]);
+        let backbone = &self.plan.backbones[model];
+        self.tools.models.forget(backbone);
+        let shared = |full: &&BackbonePlan| self.plan.backbones.iter().any(|other| other.name == full.name);
+        if let Some(full) = backbone.full.as_deref().filter(|full| !shared(full)) {
+            self.tools.models.forget(full);
+        }
         self.tools.programs.forget(&self.plan.backbones[model]);
     }
 

@@ -17,7 +17,7 @@ use crate::files::sha256;
 use crate::grid::Grid;
 use crate::identity::Canonical;
 use crate::machine;
-use crate::model::{BranchPlace, Deployed, FloatType, Operator, Sublayer};
+use crate::model::{BranchPlace, Deployed, FloatType, Operator, Sublayer, rounding_told};
 use crate::plan::BackbonePlan;
 use crate::recovery;
 use ghostlab_store::About;
@@ -143,7 +143,7 @@ fn values(facts: &Facts<'_>) -> Result<Values> {
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
         folded: folded(layout, deployed),
         attached: attached(layout),
-        notes: result.notes(),
+        notes: rounding_told(&backbone.config).into_iter().chain(result.notes()).collect(),
         numbers: numbers.clone(),
         evidence: evidence.clone(),
         evaluated: !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty(),

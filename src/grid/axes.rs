@@ -1,16 +1,20 @@
 //! The axes of a grid, or of an entry of `include`: lists inside entries multiplied out, defaults filled in, methods built.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::at::{At, Positioned};
 use super::cell::{CUT_AXES, Calibration};
 use super::depth::{Depth, DepthEntry};
+use super::disk::{Backbone, Rounded};
 use super::limits;
 use super::list::{self, combinations};
 use super::many::Many;
 use super::method::{Method, MethodAxis, MethodEntry, WrittenMethod};
 use super::node::YamlPosition;
 use super::schema::{CalibrationEntry, IncludeEntry, Schema};
+use super::weights::Weights;
 use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::options::Described;
@@ -86,6 +90,19 @@ impl Axes {
         }
     }
 
+    /// Its backbones each in all these weights, which are backbones of their own; as they are where there are none.
+    pub(super) fn round(
+        &mut self,
+        weights: &[Positioned<Weights>],
+        backbones: &mut BTreeMap<String, Backbone>,
+    ) -> Result<()> {
+        let Some(names) = self.backbone.take_if(|_| !weights.is_empty()) else { return Ok(()) };
+        let all = names.iter().flat_map(|name| weights.iter().map(move |of| (name, of)));
+        let all = all.map(|(name, of)| rounded(name, of.value, backbones)).collect::<Result<_>>()?;
+        self.backbone = Some(all);
+        Ok(())
+    }
+
     /// The axes of a cut that are written, and those that are not.
     pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
@@ -96,6 +113,25 @@ impl Axes {
         };
         (of(true), of(false))
     }
+}
+
+/// A backbone with such weights, put among the others; its name.
+fn rounded(
+    name: &Positioned<String>,
+    weights: Weights,
+    backbones: &mut BTreeMap<String, Backbone>,
+) -> Result<Positioned<String>> {
+    let Some((to, calibrated)) = weights.rounded() else { return Ok(name.clone()) };
+    let own = format!("{}@{weights}", name.value);
+    let of = Rounded { of: name.value.clone(), to, calibrated };
+    let made = Backbone { weights: Some(of), ..backbones[&name.value].clone() };
+    if backbones.insert(own.clone(), made.clone()).is_some_and(|known| known != made) {
+        return Err(Error::bad_input("two backbones of one name")
+            .at(name.place.to_string())
+            .found(format!("`{own}`, as the axis `weights` calls one"))
+            .hint("give the other one another name"));
+    }
+    Ok(Positioned { value: own, place: name.place.clone() })
 }
 
 /// Depths, not yet counted out on a backbone.

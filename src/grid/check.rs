@@ -17,6 +17,7 @@ use super::node::YamlNode;
 use super::pattern::Pattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
+use super::weights::Weights;
 use super::{AxisChoice, limits, list};
 use crate::error::{Error, Result, nearest};
 use crate::tasks::DocumentLimit;
@@ -27,6 +28,8 @@ use crate::{corpus, metric};
 pub(super) struct Checked {
     pub(super) name: String,
     pub(super) axes: Axes,
+    /// How the backbones' weights are held; empty where the file does not say.
+    pub(super) weights: Vec<Positioned<Weights>>,
     pub(super) includes: Vec<Axes>,
     pub(super) excludes: Vec<Pattern>,
     pub(super) evaluate: Evaluate,
@@ -73,6 +76,9 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         (Some(evaluate), None) => evaluations(&root.key("evaluate"), evaluate)?,
     };
 
+    let weights = schema.weights.written().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
+    let weights = weights.unwrap_or_default();
+    not_timed(&weights, &evaluate)?;
     let every = || [&axes].into_iter().chain(&includes);
     let backbones = every().filter_map(|axes| axes.backbone.as_ref()).flatten();
     let corpora = every().flat_map(|axes| &axes.corpora).chain(&used.corpora);
@@ -83,7 +89,19 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         corpora: definers.corpora(corpora, &seeds)?,
         tasks: definers.tasks(used.tasks.iter())?,
     };
-    Ok(Checked { name, axes, includes, excludes, evaluate, search, definitions, meant: used.meant })
+    Ok(Checked { name, axes, weights, includes, excludes, evaluate, search, definitions, meant: used.meant })
+}
+
+/// Times and memory are of the weights that a pass reads: rounded ones are computed with as floats.
+fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
+    match weights.iter().find(|of| of.value.rounded().is_some() && !evaluate.latency.is_empty()) {
+        None => Ok(()),
+        Some(of) => Err(Error::bad_input("rounded weights are not timed")
+            .at(of.place.to_string())
+            .expected("`weights: as-stored` beside `latency`")
+            .found(format!("`{}`", of.value))
+            .hint("they are computed with as floats: time the backbones as they are stored")),
+    }
 }
 
 /// By corpus the seeds by which its shards are shuffled: of calibrations, of what operators are trained on, and that of every

@@ -9,8 +9,9 @@ use super::definitions::Defined;
 use super::need::{Around, Found, HubSource, Need};
 use super::schema::{BackboneEntry, CorpusEntry, TaskEntry};
 use super::shards::Stream;
+use super::weights::CalibratedOn;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
-use crate::model::{self, Config};
+use crate::model::{self, Config, WeightType};
 
 /// A backbone that the grid uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,19 @@ pub struct Backbone {
     /// Why it is not known to be the published one, where that was looked into and is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unidentified: Option<String>,
+    /// What its weights are rounded to, where the axis `weights` made it of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Rounded>,
+}
+
+/// What a backbone is whose weights are rounded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rounded {
+    /// The backbone whose weights they are, by its name in the grid.
+    pub of: String,
+    pub to: WeightType,
+    /// The weights that repairs are computed from.
+    pub calibrated: CalibratedOn,
 }
 
 /// A text collection and the rule that cuts windows from it.
@@ -120,7 +134,7 @@ pub(super) fn backbones(
             _ => error,
         })?;
         let layers = layers(&path).map_err(|error| error.at(need.place()))?;
-        Ok((name, Backbone { path, layers, hub, unidentified: None }))
+        Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
     };
     defined.into_iter().map(found).collect()
 }

@@ -40,6 +40,7 @@ mod search;
 mod shards;
 mod source;
 mod typed;
+mod weights;
 mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +54,7 @@ pub use artifact::{
 pub use cell::{Calibration, Cell};
 pub use defined::{Asking, DefinedColumn, DefinitionUse, GroupUse, TaskDefinition, columns as defined_columns};
 pub use definitions::{rules, tasks};
-pub use disk::{Backbone, Corpus, TaskData};
+pub use disk::{Backbone, Corpus, Rounded, TaskData};
 pub use draw::Draw;
 pub use entry_kind::EntryKind;
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
@@ -64,6 +65,7 @@ pub use need::{Around, Found, HubSource, Need};
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};
 pub use shards::Stream;
+pub use weights::CalibratedOn;
 
 use crate::criterion::Criterion;
 use crate::error::{Error, Result};
@@ -169,9 +171,12 @@ impl Grid {
         let around = Around::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| disk::with_others(error, &needs, &around);
-        let includes: Vec<_> = checked.includes.iter().map(|include| include.within(&checked.axes)).collect();
+        let mut includes: Vec<_> = checked.includes.iter().map(|include| include.within(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
         let mut backbones = disk::backbones(backbones, &around).map_err(absent)?;
+        for axes in [&mut checked.axes].into_iter().chain(&mut includes) {
+            axes.round(&checked.weights, &mut backbones)?;
+        }
         let cells = cells::cells(&checked.axes, &includes, &checked.excludes, &backbones)?;
         let cells = match &mut checked.search {
             Some(search) => cells::without_impossible(cells, &backbones, search)?,

@@ -12,11 +12,12 @@ use crate::error::{Error, Result, nearest};
 /// The keys that belong to the grid as a whole, which a profile cannot set.
 pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
 /// The keys of a grid that a profile may set.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "backbones",
     "corpora",
     "tasks",
     "backbone",
+    "weights",
     "criterion",
     "depth",
     "recovery",

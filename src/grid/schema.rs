@@ -16,6 +16,7 @@ use super::many::Many;
 use super::method::MethodEntry;
 use super::references;
 use super::search::SearchEntry;
+use super::weights::WeightsEntry;
 use crate::corpus::ShardOrder;
 
 /// A grid of ghostlab: backbone × criterion × depth × recovery × calibration. Every axis takes a single value or a list.
@@ -36,6 +37,9 @@ pub(super) struct Schema {
     pub(super) tasks: BTreeMap<String, TaskEntry>,
     /// Axis: the models.
     pub(super) backbone: Many<String>,
+    /// Axis: how the models' weights are held. Rounded ones are what a quantised file of that type would give back.
+    #[serde(default)]
+    pub(super) weights: Many<WeightsEntry>,
     /// Axis: the rules that pick the layers to remove. A grid has this and the three below, or only its dense backbones.
     #[serde(default)]
     #[schemars(schema_with = "references::criteria")]

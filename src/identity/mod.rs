@@ -58,6 +58,9 @@ pub struct ModelId {
     pub content: String,
     /// SHA-256 of its tokenizer.
     pub tokenizer: String,
+    /// What its matrices are rounded to; none where they are as stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
 }
 
 /// What computes.
@@ -137,6 +140,9 @@ pub struct CalibrationId {
     /// Tokens of a sequence.
     pub length: usize,
     pub seed: u64,
+    /// What the weights are rounded to that activations come from; none where they are as stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
 }
 
 /// A text as it is read.

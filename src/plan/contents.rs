@@ -12,13 +12,13 @@ use crate::distill::Finetune;
 use crate::error::Result;
 use crate::evaluate::{end_of_text, prefix_token};
 use crate::files::sha256;
-use crate::grid::{Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, TaskUse};
+use crate::grid::{CalibratedOn, Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, Rounded, TaskUse};
 use crate::identity::{
     CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
     TextId, TrainingId,
 };
 use crate::latency::Rounds;
-use crate::model::EngineChoice;
+use crate::model::{EngineChoice, WeightType};
 use crate::recovery::{self, Recovery};
 use crate::stage::tokens::{self, RequestsOf};
 use crate::tasks::{self, Task};
@@ -34,6 +34,7 @@ pub(super) struct Contents<'a> {
     files: &'a BackboneFiles,
     folder: PathBuf,
     dense: Identity,
+    calibrated: Identity,
     batch_tokens: usize,
 }
 
@@ -42,18 +43,30 @@ impl<'a> Contents<'a> {
         grid: &'a Grid,
         inputs: &'a Inputs,
         (folder, files): (&Path, &'a BackboneFiles),
+        weights: Option<&Rounded>,
         engine: EngineChoice,
         batch_tokens: usize,
     ) -> Self {
-        let model = Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone() });
+        let model = |weights: Option<WeightType>| {
+            let weights = weights.map(|of| of.name().to_owned());
+            Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone(), weights })
+        };
+        let calibrated = weights.filter(|of| of.calibrated == CalibratedOn::Rounded).map(|of| of.to);
         let engine = Arc::new(ComputeId::from(engine.id()));
-        let dense = Identity { model, engine, cut: None, repair: None, calibration: None, measure: None };
-        Self { grid, inputs, files, folder: folder.to_owned(), dense, batch_tokens }
+        let of = |model| Identity { model, engine, cut: None, repair: None, calibration: None, measure: None };
+        let calibrated = of(model(calibrated));
+        let dense = Identity { model: model(weights.map(|of| of.to)), ..calibrated.clone() };
+        Self { grid, inputs, files, folder: folder.to_owned(), dense, calibrated, batch_tokens }
     }
 
     /// The whole backbone.
     pub(super) fn dense(&self) -> &Identity {
         &self.dense
+    }
+
+    /// The whole backbone that repairs are computed with.
+    pub(super) fn calibrated(&self) -> &Identity {
+        &self.calibrated
     }
 
     /// A text, whose shards are shuffled by `seed` where it is streamed.
@@ -79,7 +92,8 @@ impl<'a> Contents<'a> {
         let text = self.text(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
         let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
-        Ok((CalibrationId { text, sequences, length, seed }, tokens))
+        let weights = self.calibrated.model.weights.clone();
+        Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
 
     /// What is measured of a text, and the key of its windows.

@@ -84,9 +84,10 @@ pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreSta
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
-    memory
-        .saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices)
-        .min(backbone.engine.weight_bytes(config))
+    let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
+    // Beside rounded weights those that repairs are computed with.
+    let left = if backbone.full.is_some() { left / 2 } else { left };
+    left.min(backbone.engine.weight_bytes(config))
 }
 
 /// Bytes of the largest batch of a backbone, if jobs have `memory`. Branches of a trie keep a few streams, and so do comparisons
@@ -207,6 +208,7 @@ fn of_backbone(
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
         let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
+        let weights = if backbone.full.is_some() { 2 * weights } else { weights };
         total.memory =
             PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
     }
@@ -264,7 +266,8 @@ impl Trials {
         let own: Vec<&Variant> = backbone.variants.iter().filter(|of| of.calibration == Some(calibration)).collect();
         let tokens = &backbone.calibrations[calibration].tokens;
         let of = |Deepest { criterion, sets, left }: Deepest| {
-            let stored = |set: &&Vec<usize>| !left || store.has(&trial::key(backbone.keyed(), tokens, set));
+            let stored =
+                |set: &&Vec<usize>| !left || store.has(&trial::key(backbone.calibrated().keyed(), tokens, set));
             Self { criterion, needed: sets.len(), stored: sets.iter().filter(stored).count() }
         };
         deepest(plan.grid, backbone, &own, state).into_iter().map(of).filter(|of| of.needed > 0).collect()

@@ -9,10 +9,10 @@ use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::{parts, sha256};
-use crate::grid::{Calibration, Cell, Grid, Method};
+use crate::grid::{CalibratedOn, Calibration, Cell, Grid, Method};
 use crate::identity::{CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
-use crate::model::{Config, EngineRequest};
+use crate::model::{Config, EngineRequest, rounding_told};
 use crate::stage::{distilled, generations, latency, operator, scores, selection};
 use crate::work::backbone::KeyedBackbone;
 use crate::work::inputs::Inputs;
@@ -35,10 +35,13 @@ impl BackbonePlan {
         batch_tokens: usize,
     ) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
-        let config = inputs.guarded(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
+        let weights = grid.backbones[name].weights.as_ref();
+        let mut config = inputs.guarded(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
+        config.rounded = weights.map(|of| of.to);
+        config.notes.extend(rounding_told(&config));
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
-        let contents = Contents::new(grid, inputs, (&folder, &files), engine, batch_tokens);
+        let contents = Contents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
@@ -51,7 +54,8 @@ impl BackbonePlan {
         let of_cells = own.iter().filter_map(|(_, cell)| cell.calibration.clone());
         let of_trainings = own.iter().map(|(_, cell)| training_text(cell));
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
-        let mut known = Known { dense: contents.dense().clone(), calibrations: HashMap::new(), cuts: BTreeMap::new() };
+        let (dense, calibrated) = (contents.dense().clone(), contents.calibrated().clone());
+        let mut known = Known { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
         for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
             if known.calibrations.contains_key(&calibration) {
                 continue;
@@ -66,7 +70,8 @@ impl BackbonePlan {
             }
         }
         let subjects = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
-        let keyed = KeyedBackbone { name, content: &files.content, engine: engine.id(), batch_tokens };
+        let (content, weights_to) = (&files.content, config.rounded);
+        let keyed = KeyedBackbone { name, content, engine: engine.id(), weights: weights_to, batch_tokens };
         let mut evaluations = Vec::new();
         let subjects = subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task));
         for subject in subjects.chain(grid.evaluate.definitions.iter().cloned().map(Subject::Defined)) {
@@ -88,6 +93,7 @@ impl BackbonePlan {
             folder,
             config,
             content: files.content.clone(),
+            full: None,
             engine,
             batch_tokens,
             calibrations,
@@ -95,12 +101,32 @@ impl BackbonePlan {
             latencies: grid.evaluate.latency.clone(),
             variants: Vec::new(),
         };
+        if let Some(of) = weights.filter(|of| of.calibrated == CalibratedOn::Full) {
+            plan.full = Some(Box::new(plan.as_stored(&of.of)));
+        }
         for (index, cell) in own {
             let variant = plan.variant(index, cell, &mut known)?;
             plan.variants.push(variant);
         }
         plan.add_latencies();
         Ok(plan)
+    }
+
+    /// The backbone of that name, whose weights it rounds, with its calibrations and without cells.
+    fn as_stored(&self, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            folder: self.folder.clone(),
+            config: Config { rounded: None, ..self.config.clone() },
+            content: self.content.clone(),
+            full: None,
+            engine: self.engine,
+            batch_tokens: self.batch_tokens,
+            calibrations: self.calibrations.clone(),
+            evaluations: Vec::new(),
+            latencies: Vec::new(),
+            variants: Vec::new(),
+        }
     }
 
     /// The keys of latencies: among which others is known when all variants are.
@@ -128,7 +154,8 @@ impl BackbonePlan {
     }
 
     fn variant(&self, index: usize, cell: &Cell, known: &mut Known) -> Result<Variant> {
-        let Known { dense, calibrations, cuts } = known;
+        let Known { dense, calibrated, calibrations, cuts } = known;
+        let calibrating = self.calibrated().keyed();
         let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
             let key = |of: &Evaluation| {
                 let what = Arc::new(identity.measured(&of.measure));
@@ -166,33 +193,31 @@ impl BackbonePlan {
                 let chosen = Identity {
                     cut: Some(Arc::clone(&cut)),
                     calibration: Some(Arc::clone(&plan.identity)),
-                    ..dense.clone()
+                    ..calibrated.clone()
                 };
                 let looked = (&*criterion.rule, &self.cut(cell.depth));
-                let selection = selection::key(self.keyed(), &cut, looked, &plan.tokens).about(&Arc::new(chosen));
+                let selection = selection::key(calibrating, &cut, looked, &plan.tokens).about(&Arc::new(chosen));
                 free.insert((cut, Arc::new(selection))).clone()
             }
         };
         let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
-        let of = |repair: RepairId| Identity {
+        let of = |whole: &Identity, repair: RepairId| Identity {
             cut: Some(Arc::clone(&cut)),
             repair: Some(Arc::new(repair)),
             calibration: Some(Arc::clone(&plan.identity)),
-            ..dense.clone()
+            ..whole.clone()
         };
-        let identity = Arc::new(of(repair.clone()));
-        let solved = match repair.training {
-            None => Arc::clone(&identity),
-            Some(_) => Arc::new(of(RepairId { training: None, ..repair.clone() })),
-        };
-        let operator = operator::key(self.keyed(), &selection, &repair, &plan.tokens).about(&solved);
+        let identity = Arc::new(of(dense, repair.clone()));
+        let solved = Arc::new(of(calibrated, RepairId { training: None, ..repair.clone() }));
+        let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).about(&solved);
         let operator = Arc::new(operator);
         let text = training_text(cell).and_then(|text| calibrations.get(&text).copied());
         let trained = match recovery.training.zip(text) {
             None => None,
             Some((finetune, text)) => {
                 self.one_block(cell, criterion)?;
-                let key = distilled::key(self.keyed(), &operator, &self.calibrations[text].tokens, &identity);
+                let trained = Arc::new(of(calibrated, repair.clone()));
+                let key = distilled::key(calibrating, &operator, &self.calibrations[text].tokens, &trained);
                 Some(TrainingPlan { text, finetune, key: Arc::new(key) })
             }
         };
@@ -230,6 +255,8 @@ impl BackbonePlan {
 struct Known {
     /// The whole backbone.
     dense: Identity,
+    /// The one that repairs are computed with.
+    calibrated: Identity,
     /// The places of calibrations, as cells write them.
     calibrations: HashMap<Calibration, usize>,
     /// Cuts with the keys of their selections, by calibration, criterion and depth.

@@ -1,4 +1,4 @@
-//! What a reader of a table has to know of the engines that ran its backbones.
+//! What a reader of a table has to know of the engines that ran its backbones, and of their weights.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,18 @@ pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
         ran.entry(engine.to_string()).or_default().push(backbone);
     }
     ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
+}
+
+/// A sentence for each way in which weights are rounded, with the backbones whose weights are.
+pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
+    let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    rounded.iter().for_each(|(backbone, told)| ways.entry(told).or_default().push(backbone));
+    let told = |(told, backbones): (&str, Vec<&str>)| {
+        let mut letters = told.chars();
+        let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+        format!("{first}{} ({}).", letters.as_str(), backbones.join(", "))
+    };
+    ways.into_iter().map(told).collect()
 }
 
 #[cfg(test)]

@@ -223,6 +223,7 @@ mod tests {
             cells: vec![cell],
             inputs: Default::default(),
             engines: Default::default(),
+            rounded: Default::default(),
             machine: String::new(),
         }
     }

@@ -64,7 +64,7 @@ pub use differences::{
     CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, other_than_kept, settings_that_differ,
 };
 pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
-pub use engines::engine_notes;
+pub use engines::{engine_notes, rounding_notes};
 pub use extent::{DefinedExtent, TaskExtent, TextExtent};
 pub use factors::Factors;
 pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};

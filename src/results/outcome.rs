@@ -17,6 +17,8 @@ pub struct GridOutcome {
     pub inputs: BTreeMap<String, String>,
     /// What ran each backbone.
     pub engines: BTreeMap<String, EngineId>,
+    /// What the weights of backbones are rounded to, in words, by their names; those that are as stored are not among them.
+    pub rounded: BTreeMap<String, String>,
     /// What latencies are measured on, in words; empty where none are.
     pub machine: String,
 }

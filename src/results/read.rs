@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
 use crate::grid::Grid;
 use crate::machine;
+use crate::model::rounding_told;
 use crate::plan::Plan;
 use crate::stage::tokens::defined::{self, Documents};
 use crate::stage::tokens::{extent, sheet};
@@ -39,10 +40,12 @@ impl GridOutcome {
             reader.errors.iter().for_each(DrawnErrors::keep);
         }
         let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
+        let rounded =
+            plan.backbones.iter().filter_map(|of| Some((of.name.clone(), rounding_told(&of.config)?))).collect();
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
         let machine = first.and_then(|prompt| prompt.machine());
         let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
-        Ok(Self { cells, inputs, engines, machine })
+        Ok(Self { cells, inputs, engines, rounded, machine })
     }
 }
 

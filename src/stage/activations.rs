@@ -71,7 +71,7 @@ pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
 impl CalibrationPlan {
     /// What a process claims that makes the repairs on it.
     pub fn claim(&self, of: &BackbonePlan) -> String {
-        claim(of.keyed(), &self.tokens)
+        claim(of.calibrated().keyed(), &self.tokens)
     }
 }
 

@@ -103,6 +103,7 @@ fn calibrated(
     label: &str,
     hold: &Hold<'_>,
 ) -> Result<()> {
+    let backbone = backbone.calibrated();
     let windows = tokens::windows(run, backbone, &plan.tokens)?;
     let engine = models.get(backbone)?;
     let shape =

@@ -25,7 +25,7 @@ mod stored;
 pub(crate) use parts::ChunkState;
 pub use stored::{KIND, journal, read};
 use stored::{VALUES, bytes};
-pub(super) use stored::{dense, files, is_claim};
+pub(super) use stored::{dense, files, is_claim, scored};
 
 /// Variants of one backbone on one text or task.
 pub(crate) struct ChunkRun<'a> {

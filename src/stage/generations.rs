@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
-
 pub use super::answers::{GeneratedEnd, GeneratedText, read, store};
-use super::chunks::dense;
+use super::chunks::scored;
 use super::{KeyedBackbone, Stage, Words, scores};
 use crate::identity::Identity;
 use ghostlab_store::{Key, ObjectKind};
@@ -19,9 +17,9 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// The answers of a variant. Where it runs stands in its operator's key already.
+/// The answers of a variant.
 pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Arc<Key>, what: &Arc<Identity>) -> Key {
-    let of = operator.map_or_else(|| dense(backbone), |_| json!({"batch": backbone.batch_tokens}));
+    let of = scored(backbone, operator);
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
     Key::new(KIND, of, parents).named(backbone.name).about(what)
@@ -30,6 +28,7 @@ pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Ar
 #[cfg(test)]
 mod tests {
     use ghostlab_store::{Lookup, Store};
+    use serde_json::json;
 
     use super::*;
     use crate::generate::{End, Generation};
@@ -40,9 +39,9 @@ mod tests {
     fn answers_come_back_to_the_byte_and_are_no_scores() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
-        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
-        let key = Key::new(KIND, dense(backbone), [("tokens", tokens)]);
+        let key = Key::new(KIND, scored(backbone, None), [("tokens", tokens)]);
         let answers = [
             Generation { ids: vec![1, 2], text: " a\u{e9}\"\n".to_owned(), end: End::Stop },
             Generation { ids: Vec::new(), text: String::new(), end: End::NotFinite },

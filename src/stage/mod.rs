@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_member_leads_back_to_its_family() {
-        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
         let pairs = BTreeSet::from([Pair { axis: SimilarityAxis::Token, from: 0, to: 2 }]);
         let pass = activations::family(backbone, &tokens).key();
@@ -265,6 +265,25 @@ mod tests {
         assert!(distilled::STAGE.members.iter().any(toward));
     }
 
+    /// Also where its operator was solved before that, whose key is that of the weights as they are stored.
+    #[test]
+    fn what_rounded_weights_score_has_keys_of_its_own() {
+        use crate::model::WeightType;
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let [tokens, operator] = [tokens::KIND, operator::KIND].map(|kind| Arc::new(Key::new(kind, json!({}), [])));
+        let model =
+            json!({"model": {"content": "", "tokenizer": ""}, "engine": {"name": "", "dtype": "", "device": ""}});
+        let what = Arc::new(serde_json::from_value(model).unwrap());
+        for repair in [None, Some(&operator)] {
+            let hashes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)].map(|weights| {
+                let backbone = KeyedBackbone { weights, ..backbone };
+                let scored = scores::key(backbone, repair, &tokens, None, &what).hash().to_owned();
+                [scored, generations::key(backbone, repair, &tokens, &what).hash().to_owned()]
+            });
+            assert_eq!(hashes.iter().flatten().collect::<BTreeSet<_>>().len(), 6, "{repair:?}");
+        }
+    }
+
     #[test]
     fn a_kind_that_no_stage_makes_is_an_error_that_names_it() {
         let error = Stage::of(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
@@ -274,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
-        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
         let chunk = format!("{}-3", scores::journal(backbone, &tokens, None));
         let claims = [activations::claim(backbone, &tokens), chunk];

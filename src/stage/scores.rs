@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::chunks::{ChunkRun, dense, files, put};
+use super::chunks::{ChunkRun, files, put, scored};
 use super::group::{Going, Group, Order, Tools};
 use super::operator;
 use super::program::Programs;
@@ -45,7 +45,7 @@ pub(super) const WORDS: Words = Words {
     },
 };
 
-/// The scores of a variant on some tokens, or on a part of them. Where it runs stands in its operator's key already.
+/// The scores of a variant on some tokens, or on a part of them.
 pub fn key(
     backbone: KeyedBackbone<'_>,
     operator: Option<&Arc<Key>>,
@@ -53,7 +53,7 @@ pub fn key(
     draw: Option<Draw>,
     what: &Arc<Identity>,
 ) -> Key {
-    let mut of = operator.map_or_else(|| dense(backbone), |_| json!({"batch": backbone.batch_tokens}));
+    let mut of = scored(backbone, operator);
     if let Some(draw) = draw {
         of["draw"] = json!(draw);
     }

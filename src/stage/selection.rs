@@ -53,6 +53,9 @@ pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &Pru
     if let Some(known) = known {
         of["known"] = known.value();
     }
+    if let Some(weights) = backbone.weights {
+        of["weights"] = json!(weights.name());
+    }
     let (criterion, spec) = rule;
     let looks = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
     let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));

@@ -11,7 +11,7 @@ use crate::criterion::PruneSpec;
 use crate::distill::Finetune;
 use crate::grid::{Calibration, DefinitionUse, Draw, Latency, Perplexity, TaskUse};
 use crate::identity::{CalibrationId, Identity, MeasureId};
-use crate::model::{CPU, Config, EngineChoice, EngineId, Load};
+use crate::model::{CPU, Config, EngineChoice, EngineId, Load, WeightType};
 use ghostlab_store::Key;
 
 /// A backbone with what computes it, as keys name them.
@@ -22,6 +22,8 @@ pub struct KeyedBackbone<'a> {
     /// SHA-256 of what its forward pass reads.
     pub content: &'a str,
     pub engine: EngineId,
+    /// What its matrices are rounded to as they are read.
+    pub weights: Option<WeightType>,
     /// Tokens of a batch, on which the last digits of scores depend.
     pub batch_tokens: usize,
 }
@@ -39,6 +41,9 @@ impl KeyedBackbone<'_> {
         if self.has_half_head() {
             of["head"] = json!(dtype);
         }
+        if let Some(weights) = self.weights {
+            of["weights"] = json!(weights.name());
+        }
         of
     }
 
@@ -46,7 +51,8 @@ impl KeyedBackbone<'_> {
     /// older than the word engine: the CPU's have none in them.
     pub(crate) fn other_engine(&self) -> String {
         let head = if self.has_half_head() { " with its head" } else { "" };
-        if self.engine == CPU { String::new() } else { format!(" {}{head}", self.engine) }
+        let engine = if self.engine == CPU { String::new() } else { format!(" {}{head}", self.engine) };
+        self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }
 
     /// Whether the own kernels compute the output projection in another type than f32.
@@ -61,8 +67,12 @@ pub struct BackbonePlan {
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of what its forward pass reads: what it is, whatever it is called and however it is stored.
+    /// SHA-256 of what its forward pass reads: what it is, whatever it is called and however it is stored. What weights are
+    /// rounded to, the config says beside it.
     pub content: String,
+    /// The backbone as it is stored, without a cell, where this one's weights are rounded and its repairs are computed
+    /// before that.
+    pub full: Option<Box<BackbonePlan>>,
     /// What runs it.
     pub engine: EngineChoice,
     /// Tokens of a batch.
@@ -78,6 +88,7 @@ pub struct BackbonePlan {
 }
 
 /// One calibration of one backbone.
+#[derive(Clone)]
 pub struct CalibrationPlan {
     /// As the first cell names it that needs it. How many sequences an operator is solved on is each variant's own.
     pub calibration: Calibration,
@@ -167,7 +178,7 @@ impl CalibrationPlan {
 
     /// What events and records call the making of all repairs on it.
     pub fn label(&self, of: &BackbonePlan) -> String {
-        format!("calibrate {} on {}", of.name, self.calibration)
+        format!("calibrate {} on {}", of.calibrated().name, self.calibration)
     }
 
     /// What a pass over it keeps of a site.
@@ -197,8 +208,14 @@ impl Variant {
 impl BackbonePlan {
     /// As keys name it.
     pub fn keyed(&self) -> KeyedBackbone<'_> {
-        let Self { name, content, engine, batch_tokens, .. } = self;
-        KeyedBackbone { name, content, engine: engine.id(), batch_tokens: *batch_tokens }
+        let Self { name, content, engine, config, batch_tokens, .. } = self;
+        let (engine, weights) = (engine.id(), config.rounded);
+        KeyedBackbone { name, content, engine, weights, batch_tokens: *batch_tokens }
+    }
+
+    /// The backbone that layers are chosen and repairs computed with.
+    pub fn calibrated(&self) -> &Self {
+        self.full.as_deref().unwrap_or(self)
     }
 
     /// What a rule is asked for that removes so many of its layers.

@@ -133,6 +133,11 @@ impl Setting {
         self.grid("path: copa.jsonl", "path: copa");
     }
 
+    /// Rounded weights are not timed.
+    fn untimed(&mut self) {
+        self.grid("  latency: {length: 16}\n", "");
+    }
+
     /// Whose documents nobody has to count before they are read.
     fn whole_task(&mut self) {
         self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
@@ -243,6 +248,22 @@ pub fn unlike() -> Vec<Pair> {
             other["model"]["vocab"]["w8"] = json!(7);
             of.world.write("backbone/tokenizer.json", other.to_string());
         }),
+        between("rounded weights", &["model.weights"], Setting::untimed, |of| {
+            of.untimed();
+            of.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
+        }),
+        between(
+            "repairs of rounded weights",
+            &["calibration.weights"],
+            |of| {
+                of.untimed();
+                of.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
+            },
+            |of| {
+                of.untimed();
+                of.grid("backbone: tiny\n", "backbone: tiny\nweights: {type: q8_0, calibrated: rounded}\n");
+            },
+        ),
         pair("candle", &["engine.name"], |of| of.argue(&["--engine", "candle"])),
         pair("bf16", &["engine.dtype"], |of| of.argue(&["--dtype", "bf16"])),
         Pair {

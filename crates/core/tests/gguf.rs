@@ -14,7 +14,8 @@ use candle_core::{DType, Device, Tensor};
 use common::{fixture, flat, relative_error, tensors};
 use ghostlab_core::corpus::Tokenizer;
 use ghostlab_core::model::{
-    Batch, Config, Engine, Observer, Program, ResidualStream, Scaling, Trie, content, tensor_hashes,
+    Batch, Config, Decoder, Engine, Observer, Products, Program, ResidualStream, Scaling, Trie, WeightType, content,
+    tensor_hashes,
 };
 
 /// The stream that enters the head, as logits `[tokens, vocab]`.
@@ -96,7 +97,10 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         let matrix = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
         let turned = ["q_proj", "k_proj"].iter().any(|of| tensor.contains(of)) && arch == "llama";
         let own = if turned { permuted(&values, config.head_dim) } else { values };
-        let quantised = QTensor::quantize(&own, if matrix { dtype } else { GgmlDType::F32 }).unwrap();
+        // Rows that are no whole blocks: F16, as llama.cpp has it.
+        let narrower = own.dims().len() == 2 && dtype.block_size() > 1;
+        let other = if narrower { GgmlDType::F16 } else { GgmlDType::F32 };
+        let quantised = QTensor::quantize(&own, if matrix { dtype } else { other }).unwrap();
         let back = quantised.dequantize(&cpu).unwrap();
         // The inverse: rows (heads, D/2, 2) as (heads, 2, D/2).
         let back = match turned {
@@ -189,6 +193,55 @@ fn each_architecture_in_a_gguf_file_is_the_backbone_of_its_folder() {
                 assert!(error <= 1e-5, "{name}: {error:e}");
             }
         }
+    }
+}
+
+/// `weights: q8_0` of a grid: the same numbers on every engine, to the bit, also where layers are made by need.
+#[test]
+fn a_backbone_rounded_as_it_is_read_is_the_one_that_a_quantised_file_gives_back() {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
+        let (temp, from) = (tempfile::tempdir().unwrap(), fixture(&format!("arch/{name}")));
+        let file = write(&from, temp.path(), GgmlDType::Q8_0, &[]);
+        let folder = temp.path().join("rounded");
+        // Of the folder's own weights, with the windows that the file has not left out.
+        fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
+        let mut config = Config::read(&folder).unwrap();
+        let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &ids(name));
+        config.rounded = Some(WeightType::Q8_0);
+        let rounded = common::engines_of(config.clone(), &folder);
+        for (ours, theirs) in rounded.iter().zip(&common::engines(&file)) {
+            let own = logits(&**ours, &ids(name));
+            assert!(own == logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
+            assert!(own != plain, "{name}: nothing was rounded");
+        }
+        let by_need = Decoder::load_within(config, &folder, Products::F32, 0).unwrap();
+        assert!(logits(&by_need, &ids(name)) == logits(&*rounded[0], &ids(name)), "{name}");
+    }
+}
+
+/// Each type as candle quantises whole tensors, with the output projection in its own and the embedding in another one.
+#[test]
+fn matrices_are_rounded_to_what_their_place_and_their_rows_ask_for() {
+    let Some(real) = common::shared("real/backbone") else { return };
+    let config = Config::read(&real).unwrap();
+    for to in WeightType::ALL {
+        let mut rounded = std::collections::HashMap::new();
+        for (tensor, values) in tensors(&real.join("model.safetensors")) {
+            let values = values.to_dtype(DType::F32).unwrap();
+            let head = tensor == "lm_head.weight" || config.tied_embeddings && tensor == "model.embed_tokens.weight";
+            let back = match values.dims() {
+                [_, row] => QTensor::quantize(&values, to.of(*row, head)).unwrap().dequantize(&Device::Cpu).unwrap(),
+                _ => values,
+            };
+            rounded.insert(tensor, back);
+        }
+        let temp = tempfile::tempdir().unwrap();
+        fs::copy(real.join("config.json"), temp.path().join("config.json")).unwrap();
+        candle_core::safetensors::save(&rounded, temp.path().join("model.safetensors")).unwrap();
+        let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
+        let ours = Config { rounded: Some(to), ..config.clone() };
+        let ours = logits(&*common::engines_of(ours, &real)[0], &ids);
+        assert!(ours == logits(&*common::engines(temp.path())[0], &ids), "{to:?}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Scores as they are stored, and the names under which they are made.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::error::Result;
@@ -18,6 +20,19 @@ pub(super) const VALUES: &str = "values.f64";
 pub(in crate::stage) fn dense(backbone: KeyedBackbone<'_>) -> Value {
     let mut of = backbone.on_engine();
     of["batch"] = json!(backbone.batch_tokens);
+    of
+}
+
+/// The same of a variant. With an operator what it runs on stands in that one's key, but for weights that are rounded after it
+/// was solved.
+pub(in crate::stage) fn scored(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>) -> Value {
+    if operator.is_none() {
+        return dense(backbone);
+    }
+    let mut of = json!({"batch": backbone.batch_tokens});
+    if let Some(weights) = backbone.weights {
+        of["weights"] = json!(weights.name());
+    }
     of
 }
 

@@ -1,5 +1,6 @@
 //! A variant as one GGUF file, which llama.cpp loads: the names, keys and orders of rows are those of its converter.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
@@ -11,9 +12,9 @@ use super::layout::{Content, Layout, Tensor};
 use super::shards::{each_block, encode};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
-use crate::model::architecture::GgufForm;
+use crate::model::architecture::{GgufForm, GgufPlaces};
 use crate::model::config::{Llama3Scaling, Scaling};
-use crate::model::gguf::{ROPE_FACTORS, divisors_of, name_in_gguf, takes_turns};
+use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, name_in_gguf, scale_in_gguf, takes_turns};
 use crate::model::{Config, FloatType};
 
 /// What the matrices of a GGUF file are written in. Norms and biases are f32, as llama.cpp wants them.
@@ -95,22 +96,94 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
         return Err(refused("a repair that weights take in, since GGUF has no place for operators", found));
     }
     let context = config.max_positions.unwrap_or(usize::MAX);
-    let narrow = layout.kept.iter().filter_map(|&layer| config.windows[layer]).filter(|&window| window < context).min();
-    if let Some(window) = narrow {
+    let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
+    let unlike = |pattern: &dyn Fn(usize) -> bool, own: &dyn Fn(usize) -> bool| {
+        (0..layout.kept.len()).find(|&place| pattern(place) != own(layout.kept[place]))
+    };
+    if let (None, Some(window)) = (window_of(form), windows().flatten().min()) {
         let expected = format!("no sliding windows, which llama.cpp does not honour in `{}`", form.name);
         return Err(refused(&expected, format!("a window of {window} tokens")));
     }
-    llama3(config)?;
+    if let (Some(every), true) = (window_of(form), windows().any(|window| window.is_some())) {
+        let in_window = |place: usize| place % every < every - 1;
+        if let Some(place) = unlike(&in_window, &|layer| config.windows[layer].is_some()) {
+            let found = if in_window(place) { "none" } else { "one" };
+            let expected =
+                format!("windows in all layers but every {every}th, as llama.cpp has them in `{}`", form.name);
+            return Err(refused(&expected, format!("{found} in layer {place} of what is left")));
+        }
+        if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
+            return Err(refused("one width of all windows", "several".to_owned()));
+        }
+    }
+    if let GgufPlaces::Unrotated(every) = form.places
+        && let Some(place) = unlike(&|place| (place + 1) % every != 0, &|layer| config.rotated[layer])
+    {
+        let expected =
+            format!("every {every}th layer without a rotary embedding, as llama.cpp has it in `{}`", form.name);
+        return Err(refused(&expected, format!("another kind of layer {place} of what is left")));
+    }
+    let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
+    if (config.scale / scale - 1.0).abs() > 1e-6 {
+        return Err(refused(&format!("scores times {scale}, as llama.cpp has them"), config.scale.to_string()));
+    }
+    // What llama.cpp takes where a file does not say it.
+    let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
+    if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
+        return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none".to_owned()));
+    }
+    if form.name == "gemma2" && !config.tied_embeddings {
+        return Err(refused("a tied output projection, as llama.cpp has it in `gemma2`", "one of its own".to_owned()));
+    }
+    if config.architecture.fused && config.heads * config.head_dim != config.hidden {
+        let found = format!("{} heads of {} channels", config.heads, config.head_dim);
+        return Err(refused(&format!("heads of {} channels in all, as llama.cpp has them", config.hidden), found));
+    }
+    if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
+        return Err(refused("a plain rotary embedding in windows", "a stretched one".to_owned()));
+    }
+    stretched(config)?;
     Ok(form)
 }
 
-/// The rope scaling that a file has a tensor for, where there is one.
-fn llama3(config: &Config) -> Result<Option<Llama3Scaling>> {
+/// Every which layer has no window in llama.cpp; none where it has none in any.
+fn window_of(form: GgufForm) -> Option<usize> {
+    match form.places {
+        GgufPlaces::Windows(every) => Some(every),
+        GgufPlaces::Alike | GgufPlaces::Unrotated(_) => None,
+    }
+}
+
+/// How a file says that the rotary embedding is stretched.
+enum Stretched {
+    No,
+    /// By a tensor of divisors.
+    Llama3(Llama3Scaling),
+    /// By entries behind `rope.scaling.`.
+    Entries(Vec<(&'static str, Value)>),
+}
+
+fn stretched(config: &Config) -> Result<Stretched> {
+    let text = |of: &str| Value::String(of.to_owned());
+    let number = |of: f64| Value::F32(of as f32);
     match &config.rope.scaling {
-        None => Ok(None),
-        Some(Scaling::Llama3(of)) => Ok(Some(*of)),
+        None => Ok(Stretched::No),
+        Some(Scaling::Llama3(of)) => Ok(Stretched::Llama3(*of)),
+        Some(Scaling::Linear { factor }) => {
+            Ok(Stretched::Entries(vec![("type", text("linear")), ("factor", number(*factor))]))
+        }
+        // llama.cpp has the usual attention factor, and always rounds the bounds.
+        Some(Scaling::Yarn(of)) if of.truncate && (of.attention - (0.1 * of.factor.ln() + 1.0)).abs() < 1e-6 => {
+            Ok(Stretched::Entries(vec![
+                ("type", text("yarn")),
+                ("factor", number(of.factor)),
+                ("original_context_length", Value::U32(of.original_max_position_embeddings as u32)),
+                ("yarn_beta_fast", number(of.beta_fast)),
+                ("yarn_beta_slow", number(of.beta_slow)),
+            ]))
+        }
         Some(other) => Err(Error::bad_input("the cell has no form as GGUF")
-            .expected("the rope type `default` or `llama3`")
+            .expected("the rope type `default`, `linear`, `llama3`, or `yarn` with its usual attention factor")
             .found(format!("`{}`", other.name()))
             .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")),
     }
@@ -147,10 +220,14 @@ impl Layout {
             Ok(GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() })
         };
         let mut infos = self.tensors.iter().map(named).collect::<Result<Vec<_>>>()?;
-        let factors = llama3(config)?.map(|of| {
-            let llama3 = [of.factor, of.low_freq_factor, of.high_freq_factor, of.original_max_position_embeddings];
-            divisors_of(config.rope.theta, config.head_dim / 2, llama3)
-        });
+        let stretched = stretched(config)?;
+        let factors = match &stretched {
+            Stretched::Llama3(of) => {
+                let llama3 = [of.factor, of.low_freq_factor, of.high_freq_factor, of.original_max_position_embeddings];
+                Some(divisors_of(config.rope.theta, config.head_dim / 2, llama3))
+            }
+            Stretched::No | Stretched::Entries(_) => None,
+        };
         if let Some(factors) = &factors {
             infos.push(GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] });
         }
@@ -158,11 +235,18 @@ impl Layout {
             out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
             wrote(bytes.len() as u64)
         };
-        put(&gguf_writer::header(&self.gguf_entries(config, form, numbers, text), &infos)?)?;
+        put(&gguf_writer::header(&self.gguf_entries(config, form, numbers, text, stretched), &infos)?)?;
         for (tensor, info) in self.tensors.iter().zip(&infos) {
             let mut bytes = Vec::new();
+            let one_more = has_one_more(config.architecture, &tensor.name);
             let mut write = |values: &[f32]| {
-                stored(tensor, info.dtype, values, &mut bytes)?;
+                match one_more {
+                    true => {
+                        let more: Vec<f32> = values.iter().map(|of| of + 1.0).collect();
+                        stored(tensor, info.dtype, &more, &mut bytes)?;
+                    }
+                    false => stored(tensor, info.dtype, values, &mut bytes)?,
+                }
                 put(&bytes)
             };
             match &tensor.content {
@@ -187,6 +271,7 @@ impl Layout {
         form: GgufForm,
         numbers: GgufType,
         text: &GgufText,
+        stretched: Stretched,
     ) -> Vec<(String, Value)> {
         let count = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
         let general = [
@@ -209,13 +294,27 @@ impl Layout {
             ("attention.key_length", count(config.head_dim)),
             ("attention.value_length", count(config.head_dim)),
             ("attention.layer_norm_rms_epsilon", Value::F32(config.norm_eps)),
-            ("rope.dimension_count", count(config.head_dim)),
+            ("rope.dimension_count", count(config.rotary_width)),
             ("rope.freq_base", Value::F32(config.rope.theta as f32)),
             ("vocab_size", count(config.vocab)),
         ];
+        let mut own = own.to_vec();
+        if window_of(form).is_some() {
+            // Without windows, one that no text is longer than.
+            let window = self.kept.iter().find_map(|&layer| config.windows[layer]).unwrap_or(context);
+            own.push(("attention.sliding_window", count(window)));
+        }
+        let caps = [("attn_logit_softcapping", config.score_cap), ("final_logit_softcapping", config.logit_cap)];
+        own.extend(caps.into_iter().filter_map(|(key, cap)| Some((key, Value::F32(cap?)))));
+        own.extend(config.window_rope.as_ref().map(|rope| ("rope.freq_base_swa", Value::F32(rope.theta as f32))));
         let general = general.map(|(key, value)| (format!("general.{key}"), value));
-        let own = own.map(|(key, value)| (format!("{}.{key}", form.name), value));
-        general.into_iter().chain(own).chain(text.entries.iter().cloned()).collect()
+        let scaling = match stretched {
+            Stretched::Entries(entries) => entries,
+            Stretched::No | Stretched::Llama3(_) => Vec::new(),
+        };
+        let scaling = scaling.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
+        let own = own.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
+        general.into_iter().chain(own).chain(scaling).chain(text.entries.iter().cloned()).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::{Content, Value};
-use candle_core::quantized::{GgmlDType, ggml_file};
+use candle_core::quantized::{GgmlDType, QTensor, ggml_file};
 
 use super::{caught, regular};
 use crate::error::{Error, Result};
@@ -255,6 +255,16 @@ impl Blocks {
         let values = tensor.and_then(|of| of.dequantize(&candle_core::Device::Cpu)?.to_vec1());
         values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error.to_string()))
     }
+}
+
+/// Numbers, a multiple of the block, as blocks of a type would give them back.
+///
+/// # Errors
+/// A type that candle does not write.
+pub fn rounded(dtype: GgmlDType, values: &[f32]) -> Result<Vec<f32>> {
+    let cpu = candle_core::Device::Cpu;
+    let tensor = candle_core::Tensor::from_slice(values, values.len(), &cpu)?;
+    Ok(QTensor::quantize(&tensor, dtype)?.dequantize(&cpu)?.to_vec1()?)
 }
 
 fn whole(value: &Value) -> Option<u64> {

@@ -118,6 +118,26 @@ pub struct GgufForm {
     /// Whether the rows of queries and keys stand as llama.cpp's rotary embedding of neighbours wants them: the first and
     /// the second half of a head by turns.
     pub turns: bool,
+    /// What llama.cpp knows of layers by their places alone.
+    pub places: GgufPlaces,
+}
+
+/// Which layers llama.cpp computes otherwise than others, whatever a file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GgufPlaces {
+    /// None: it has no windows there.
+    Alike,
+    /// All but every n-th have a window (Gemma).
+    Windows(usize),
+    /// Every n-th has no rotary embedding (SmolLM3).
+    Unrotated(usize),
+}
+
+impl GgufForm {
+    /// A form whose layers are all alike.
+    const fn alike(name: &'static str, turns: bool) -> Self {
+        Self { name, turns, places: GgufPlaces::Alike }
+    }
 }
 
 /// Attention to the last tokens only: which layers have it, as transformers reads a config.
@@ -192,6 +212,7 @@ const GEMMA2: Architecture = Architecture {
     activation: ("hidden_activation", Activation::Gelu),
     scaled_embedding: true,
     scale: Some("query_pre_attn_scalar"),
+    gguf: Some(GgufForm { name: "gemma2", turns: false, places: GgufPlaces::Windows(2) }),
     caps: [Some("attn_logit_softcapping"), Some("final_logit_softcapping")],
     defaults: r#"{"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
         "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "rope_theta": 10000.0}"#,
@@ -203,7 +224,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "LlamaForCausalLM",
         model_type: "llama",
-        gguf: Some(GgufForm { name: "llama", turns: true }),
+        gguf: Some(GgufForm::alike("llama", true)),
         ..LLAMA
     },
     Architecture {
@@ -213,7 +234,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::PerHead,
         mlp_bias: false,
         window: SlidingWindow::Switched,
-        gguf: Some(GgufForm { name: "qwen3", turns: false }),
+        gguf: Some(GgufForm::alike("qwen3", false)),
         ..LLAMA
     },
     Architecture {
@@ -223,7 +244,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
         query_key_norm: QueryKeyNorm::WholeProjection,
         mlp_bias: false,
-        gguf: Some(GgufForm { name: "olmo2", turns: false }),
+        gguf: Some(GgufForm::alike("olmo2", false)),
         ..LLAMA
     },
     Architecture {
@@ -233,7 +254,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         attention_bias: AttentionBias::Never,
         mlp_bias: false,
         window: SlidingWindow::Always,
-        gguf: Some(GgufForm { name: "llama", turns: true }),
+        gguf: Some(GgufForm::alike("llama", true)),
         ..LLAMA
     },
     Architecture {
@@ -243,7 +264,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         attention_bias: AttentionBias::Inputs,
         mlp_bias: false,
         window: SlidingWindow::Switched,
-        gguf: Some(GgufForm { name: "qwen2", turns: false }),
+        gguf: Some(GgufForm::alike("qwen2", false)),
         ..LLAMA
     },
     // Phi-4 and Phi-4-mini are of this class too.
@@ -256,6 +277,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         window: SlidingWindow::Always,
         rope: RopeEntries::Partial,
         fused: true,
+        gguf: Some(GgufForm::alike("phi3", false)),
         defaults: r#"{"sliding_window": null, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
             "max_position_embeddings": 4096, "tie_word_embeddings": false, "rope_theta": 10000.0}"#,
         ..LLAMA
@@ -266,6 +288,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         python: ("SmolLM3", "smollm3"),
         window: SlidingWindow::Unrotated,
         rope: RopeEntries::SomeLayers,
+        gguf: Some(GgufForm { name: "smollm3", turns: true, places: GgufPlaces::Unrotated(4) }),
         defaults: r#"{"rms_norm_eps": 1e-6, "tie_word_embeddings": true, "rope_theta": 2000000.0, "sliding_window": null,
             "no_rope_layer_interval": 4, "num_key_value_heads": 4}"#,
         ..LLAMA
@@ -278,6 +301,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::PerHead,
         window: SlidingWindow::Patterned { every: 6, key: Some("sliding_window_pattern") },
         rope: RopeEntries::ByWindow,
+        gguf: Some(GgufForm { name: "gemma3", turns: false, places: GgufPlaces::Windows(6) }),
         // `attn_logit_softcapping` is in its configs, and nothing reads it.
         caps: [None, Some("final_logit_softcapping")],
         defaults: r#"{"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,

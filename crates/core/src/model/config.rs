@@ -15,6 +15,7 @@ use super::gguf;
 use super::program::Sublayer;
 use super::rope_config;
 pub use super::rope_config::{Llama3Scaling, LongRope, Rope, Scaling, Yarn};
+use super::rounding::WeightType;
 use super::tensor_name::{EMBEDDING, HEAD};
 use super::weights::Weights;
 use super::window::{self, MOST_TOKENS};
@@ -82,6 +83,8 @@ pub struct Config {
     /// The operators that the folder holds beside its weights: of exports of ours only, and none in what
     /// [`Self::read`] gives.
     pub attachments: Vec<Attachment>,
+    /// What the matrices are rounded to as they are read, whatever the files hold; no config says so.
+    pub rounded: Option<WeightType>,
     /// What was assumed because the config does not say it.
     pub notes: Vec<String>,
 }
@@ -244,6 +247,7 @@ impl Config {
                 false
             }),
             windows,
+            rounded: None,
             max_positions: entries.optional_count("max_position_embeddings", MOST_TOKENS)?,
             attachments: if ours { attached::listed(entries, architecture, layers)? } else { Vec::new() },
             notes,

@@ -35,7 +35,8 @@ pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
         let (hash, _) =
             hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
         let turns = info.turns.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
-        let of = format!("{} {:?}{turns} {hash}", info.held, info.shape);
+        let more = if info.one_more { " one more" } else { "" };
+        let of = format!("{} {:?}{turns}{more} {hash}", info.held, info.shape);
         Ok((name, of))
     };
     let hashes = tensors.into_par_iter().map(hash).collect::<Result<_>>()?;
@@ -111,6 +112,8 @@ fn canonical(config: &Config) -> Value {
         // How far it was trained: nothing is computed from it.
         max_positions: _,
         attachments,
+        // What is made of the backbone, as keys say beside it.
+        rounded: _,
         notes: _,
     } = config;
     let &Architecture {

@@ -9,7 +9,7 @@ use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use super::architecture::{ARCHITECTURES, Architecture, GgufForm};
+use super::architecture::{ARCHITECTURES, Architecture, GgufForm, GgufPlaces, RopeEntries};
 use super::held::{Held, TensorInfo};
 use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
@@ -21,7 +21,9 @@ pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
 /// Parts of a layer that every architecture calls alike. Norms of layers are called by their place.
-const PARTS: [(&str, &str); 9] = [
+const PARTS: [(&str, &str); 11] = [
+    // Phi-3's, of several in one: `ffn_up` is that of others, too, which come first where names are read back.
+    ("attn_qkv", "self_attn.qkv_proj"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
@@ -30,6 +32,7 @@ const PARTS: [(&str, &str); 9] = [
     ("attn_k_norm", "self_attn.k_norm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
+    ("ffn_up", "mlp.gate_up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
 /// The norms of a layer, in the order of [`Architecture::norms`].
@@ -89,8 +92,24 @@ fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     let (name, kind) = rest.rsplit_once('.')?;
     layer.parse::<u32>().ok()?;
     let norm = NORMS.iter().position(|of| *of == name).and_then(|place| architecture.norms[place]);
-    let part = norm.or_else(|| PARTS.iter().find(|(of, _)| *of == name).map(|(_, part)| *part))?;
+    let own = |(of, part): &&(&str, &str)| {
+        *of == name && (*part == "mlp.gate_up_proj" || !architecture.fused || name != "ffn_up")
+    };
+    let part = norm.or_else(|| PARTS.iter().find(own).map(|(_, part)| *part))?;
     Some(format!("model.layers.{layer}.{part}.{kind}"))
+}
+
+/// Whether llama.cpp's files have one more than a tensor's numbers: Gemma's norms, which multiply by that.
+pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
+    architecture.norms_add_one && tensor.ends_with("norm.weight")
+}
+
+/// What llama.cpp scales the scores of attention by: of Gemma's largest, which it knows by their number of layers, by the
+/// width of all heads.
+pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
+    let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
+    let of = if by_width { hidden / heads.max(1) } else { head_dim };
+    1.0 / (of as f32).sqrt()
 }
 
 /// Whether the rows of a tensor are those of queries or keys, which an architecture's files may have by turns.
@@ -121,7 +140,15 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
             GgmlDType::BF16 => Held::Plain(Dtype::BF16),
             dtype => Held::Blocks(dtype),
         };
-        let info = TensorInfo { held, shape: tensor.shape.clone(), turns, start: tensor.start, bytes: tensor.bytes };
+        let one_more = has_one_more(architecture, &name);
+        if one_more && tensor.dtype != GgmlDType::F32 {
+            return Err(Error::bad_input("a norm of a GGUF file is not in f32")
+                .at(format!("{}, tensor {own}", file.path.display()))
+                .expected("F32")
+                .found(format!("{:?}", tensor.dtype)));
+        }
+        let (start, bytes) = (tensor.start, tensor.bytes);
+        let info = TensorInfo { held, shape: tensor.shape.clone(), turns, one_more, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
             return Err(Error::bad_input("two tensors of a GGUF file are one")
                 .at(file.path.display().to_string())
@@ -169,10 +196,12 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         "attention.key_length",
         "rope.freq_base",
     ];
-    // Values are as wide as keys, and all of a head's channels turn.
-    for name in ["attention.value_length", "rope.dimension_count"] {
-        read.push(name);
-        if file.count(&key(name))?.is_some_and(|width| width != head_dim) {
+    // Values are as wide as keys, and all of a head's channels turn but in Phi-3.
+    read.extend(["attention.value_length", "rope.dimension_count"]);
+    let turning = file.count(&key("rope.dimension_count"))?.unwrap_or(head_dim);
+    let in_part = architecture.rope == RopeEntries::Partial && turning <= head_dim;
+    for (name, width) in [("attention.value_length", None), ("rope.dimension_count", in_part.then_some(turning))] {
+        if file.count(&key(name))?.is_some_and(|found| found != width.unwrap_or(head_dim)) {
             return Err(unsupported(file, &key(name), &head_dim.to_string()));
         }
     }
@@ -202,8 +231,37 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     for (of, name) in [("bos", "bos_token_id"), ("eos", "eos_token_id")] {
         say(name, file.count(&format!("tokenizer.ggml.{of}_token_id"))?.into());
     }
-    // llama.cpp knows no windows in these architectures.
-    say("sliding_window", Value::Null);
+    if in_part && turning < head_dim {
+        say("partial_rotary_factor", json!(turning as f64 / head_dim as f64));
+    }
+    match form.places {
+        // llama.cpp knows no windows in these architectures.
+        GgufPlaces::Alike | GgufPlaces::Unrotated(_) => _ = say("sliding_window", Value::Null),
+        GgufPlaces::Windows(every) => {
+            read.extend(["attention.sliding_window", "attention.sliding_window_pattern"]);
+            say("sliding_window", count(file, &key("attention.sliding_window"))?.into());
+            let pattern = key("attention.sliding_window_pattern");
+            if file.count(&pattern)?.is_some_and(|found| found != every as u64) {
+                return Err(unsupported(file, &pattern, &every.to_string()));
+            }
+            let (layers, hidden) = (count(file, &key("block_count"))?, count(file, &key("embedding_length"))?);
+            let [layers, hidden, heads, width] = [layers, hidden, heads, head_dim].map(|of| of as usize);
+            let scale = scale_in_gguf(form, layers, hidden, heads, width);
+            say("query_pre_attn_scalar", ((1.0 / (scale * scale)).round() as u64).into());
+        }
+    }
+    for (cap, name) in architecture.caps.iter().zip(["attn_logit_softcapping", "final_logit_softcapping"]) {
+        if let Some(cap) = cap {
+            read.push(name);
+            if let Some(value) = file.number(&key(name))? {
+                say(cap, json!(single(value)));
+            }
+        }
+    }
+    if architecture.rope == RopeEntries::ByWindow {
+        read.push("rope.freq_base_swa");
+        say("rope_local_base_freq", json!(file.number(&key("rope.freq_base_swa"))?.map_or(10_000.0, single)));
+    }
     if let Some(scaling) = scaling(file, form, head_dim, &mut read)? {
         say("rope_scaling", scaling);
     }

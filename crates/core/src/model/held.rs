@@ -28,6 +28,8 @@ pub(super) struct TensorInfo {
     pub(super) shape: Vec<usize>,
     /// Rows of a head whose first and second half take turns in the file, as llama.cpp's rotary embedding has them.
     pub(super) turns: Option<usize>,
+    /// Whether the file has one more than the weights, as llama.cpp has Gemma's norms.
+    pub(super) one_more: bool,
     /// Its bytes, from the beginning of the file.
     pub(super) start: u64,
     pub(super) bytes: u64,

@@ -75,6 +75,7 @@ impl Shard {
             held: Held::Plain(of.dtype),
             shape: of.shape.clone(),
             turns: None,
+            one_more: false,
             start: 8 + length + of.data_offsets.0 as u64,
             bytes: (of.data_offsets.1 - of.data_offsets.0) as u64,
         };

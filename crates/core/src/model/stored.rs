@@ -3,6 +3,7 @@
 //! Bytes are read, checked and converted a block at a time while they are in the caches, by all threads: there is never
 //! a second whole copy of a tensor.
 
+use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -10,7 +11,7 @@ use safetensors::Dtype;
 use super::held::{Held, TensorInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
-use crate::files::gguf::Blocks;
+use crate::files::gguf::{self, Blocks};
 use crate::linalg::panels::{Kind, LANES, Panels, lay_panel};
 use crate::linalg::simd;
 
@@ -87,7 +88,10 @@ pub(super) struct Stored<'a> {
     pub(super) info: TensorInfo,
     /// The element that it begins at: another than the first where it is a part of what is stored.
     pub(super) first: usize,
+    /// What it is read as.
     pub(super) float: Float,
+    /// What its numbers are rounded to.
+    pub(super) rounded: Option<GgmlDType>,
 }
 
 impl Stored<'_> {
@@ -185,12 +189,18 @@ impl Stored<'_> {
 
     /// The bytes from element `first` on, as many as fit, if they are of finite numbers.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        if let Some(dtype) = self.rounded {
+            return self.round(dtype, first, bytes);
+        }
         let width = self.float.width();
         match (self.info.held, self.info.turns) {
             (Held::Plain(_), None) => self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?,
             _ => self.arranged(self.first + first, bytes)?,
         }
         if self.float.finite(bytes) {
+            if self.info.one_more {
+                less_one(bytes);
+            }
             return Ok(());
         }
         let mut values = vec![0.0; bytes.len() / width];
@@ -204,6 +214,19 @@ impl Stored<'_> {
 }
 
 impl Stored<'_> {
+    /// As [`read`](Self::read), the numbers as the blocks that they stand in would give them back. Rows are whole blocks.
+    fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let Some(float) = Float::of(self.info.held) else { return Ok(()) };
+        let plain = Stored { rounded: None, float, info: self.info.clone(), ..*self };
+        let (block, count) = (dtype.block_size(), bytes.len() / self.float.width());
+        let (from, to) = (first / block * block, (first + count).next_multiple_of(block));
+        let mut values = vec![0.0; to - from];
+        plain.convert(from, &mut values)?;
+        let values = gguf::rounded(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
+        bytes.as_chunks_mut().0.iter_mut().zip(&values[first - from..]).for_each(|(out, of)| *out = of.to_le_bytes());
+        Ok(())
+    }
+
     /// As [`read`](Self::read), of a tensor whose numbers are in blocks, or whose rows stand in another order.
     fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let (total, width) = (self.info.shape.iter().product::<usize>(), self.float.width());
@@ -241,6 +264,11 @@ impl Stored<'_> {
         bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
         Ok(())
     }
+}
+
+/// Numbers of f32, each less 1.
+fn less_one(bytes: &mut [u8]) {
+    bytes.as_chunks_mut().0.iter_mut().for_each(|bytes| *bytes = (f32::from_le_bytes(*bytes) - 1.0).to_le_bytes());
 }
 
 /// Matrices `[outer, inner]`, one below the other, as panels. Numbers that are stored in another type are converted, or rounded.

@@ -3,8 +3,10 @@
 //! The decoder asks for each projection by a name of its own. Where an architecture's files hold several in one tensor
 //! (Phi-3), or call them otherwise (Mixtral), [`checked`] tells the weights where they are.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
@@ -12,6 +14,7 @@ use super::architecture::QueryKeyNorm;
 use super::attached::{BranchPlace, norm_name};
 use super::config::Config;
 use super::program::Sublayer;
+use super::rounding::{WeightType, word};
 use super::tensor_name::{
     DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };
@@ -75,6 +78,15 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     }
     // Old files hold the rotary table.
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
+    if let Some(rounded) = config.rounded {
+        weights.round(rounded_matrices(config, rounded));
+        // What a checkpoint is written from goes by the names in the files.
+        for layer in 0..config.layers {
+            let whole = stored(config, layer).into_iter().filter(|part| part.shape.len() == 2);
+            let whole = whole.filter(|part| part.holds.iter().all(|(of, _)| of != ROUTER));
+            weights.round(whole.map(|part| (name(layer, &part.name), rounded.of(part.shape[1], false))).collect());
+        }
+    }
     Ok(weights)
 }
 
@@ -116,6 +128,27 @@ pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     parts.extend(norms.filter_map(|(part, width)| Some((part.to_owned(), vec![width?]))));
     parts.extend(config.architecture.norms.into_iter().flatten().map(|part| (part.to_owned(), vec![c])));
     parts
+}
+
+/// The matrices of a backbone that are rounded, each by what it is asked for by, and what it is rounded to. Routers stay as
+/// they are: llama.cpp rounds none.
+fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
+    let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
+    all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));
+    for layer in 0..config.layers {
+        let parts = parts(config, layer).into_iter().filter(|(part, shape)| shape.len() == 2 && part != ROUTER);
+        all.extend(parts.map(|(part, shape)| (name(layer, &part), to.of(shape[1], false))));
+    }
+    all
+}
+
+/// What a backbone's matrices are rounded to, in words; none where they are read as they are stored.
+pub fn rounding_told(config: &Config) -> Option<String> {
+    let to = config.rounded?;
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    rounded_matrices(config, to).into_iter().for_each(|(_, of)| *counts.entry(word(of)).or_default() += 1);
+    let counts: Vec<String> = counts.iter().map(|(of, count)| format!("{count} to {of}")).collect();
+    Some(format!("weights rounded, {}: of the matrices {}", to.name(), counts.join(", ")))
 }
 
 /// A tensor of a layer as weight files hold it.
@@ -206,10 +239,10 @@ pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usiz
 }
 
 /// What embeddings are multiplied by where the architecture scales them: √C, rounded to the type that they are stored in, as
-/// transformers has it of a model that is loaded in that type.
+/// transformers has it of a model that is loaded in that type; of a file of llama.cpp's as that has it, in f32.
 pub(crate) fn embedding_factor(config: &Config, weights: &Weights) -> Option<f32> {
     let root = (config.hidden as f64).sqrt() as f32;
-    config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING) {
+    config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING).filter(|_| !weights.is_gguf()) {
         Some(Dtype::BF16) => bf16::from_f32(root).to_f32(),
         Some(Dtype::F16) => f16::from_f32(root).to_f32(),
         _ => root,

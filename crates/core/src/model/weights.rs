@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
 
 use super::held::Held;
@@ -28,6 +29,8 @@ pub struct Weights {
     taken: BTreeSet<String>,
     /// Names that tensors are asked for by → where they are stored, where that is under others.
     stored: BTreeMap<String, Place>,
+    /// What tensors are rounded to as they are read, by the names that they are asked for by.
+    rounded: BTreeMap<String, GgmlDType>,
 }
 
 /// A stored tensor, or some of its rows.
@@ -72,7 +75,9 @@ impl Weights {
                 }
             }
         }
-        Ok(Self { folder: folder.to_path_buf(), shards, holder, taken: BTreeSet::new(), stored: BTreeMap::new() })
+        let folder = folder.to_path_buf();
+        let (taken, stored, rounded) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { folder, shards, holder, taken, stored, rounded })
     }
 
     /// The paths of the weight files (for hashing).
@@ -102,6 +107,11 @@ impl Weights {
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
     }
 
+    /// From now on these matrices, by what they are asked for by, are rounded to those types when they are read.
+    pub(super) fn round(&mut self, matrices: Vec<(String, GgmlDType)>) {
+        self.rounded.extend(matrices);
+    }
+
     /// Whether the files have a tensor of that name.
     pub(super) fn holds(&self, name: &str) -> bool {
         self.holder.contains_key(name)
@@ -120,13 +130,21 @@ impl Weights {
         self.stored.get(name).map_or(name, |of| of.stored.as_str())
     }
 
-    /// The type that a tensor is stored in, or read as where its file holds it in blocks; none where there is no such tensor.
+    /// The type that a tensor is stored in, or read as where its file holds it in blocks or it is rounded to such; none where there is no such tensor.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
+        if self.rounded.contains_key(name) {
+            return Some(Dtype::F32);
+        }
         let name = self.stored_name(name);
         Some(match self.shards[*self.holder.get(name)?].tensors.get(name)?.held {
             Held::Plain(dtype) => dtype,
             Held::Blocks(_) => Dtype::F32,
         })
+    }
+
+    /// Whether they are a file of llama.cpp's.
+    pub(super) fn is_gguf(&self) -> bool {
+        is_gguf(&self.folder)
     }
 
     /// One tensor as f32, whatever float type the file stores.
@@ -187,6 +205,7 @@ impl Weights {
 
     fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<Stored<'a>> {
         let rows = self.stored.get(name).and_then(|of| of.rows.as_ref());
+        let rounded = self.rounded.get(name).copied();
         let name = self.stored_name(name);
         let whole = rows.map_or(shape, |rows| rows.shape.as_slice());
         let missing = || self.missing_tensor(name, whole);
@@ -213,7 +232,7 @@ impl Weights {
                 .expected("F32, F16 or BF16")
                 .found(info.held.to_string()));
         };
-        Ok(Stored { shard, name, info, first, float })
+        Ok(Stored { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
     }
 
     /// Refuses tensors that nothing asked for: a bias left out would be a wrong result without a word.

@@ -78,7 +78,8 @@ pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read_file(config).unwrap(), folder)
 }
 
-fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
+/// The same under a config.
+pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     let candle = |device| {
         let at = Placement { device, dtype: FloatType::F32 };
         Box::new(CandleEngine::load(config.clone(), folder, at, None).unwrap()) as Box<dyn Engine>

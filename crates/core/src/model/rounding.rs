@@ -1,0 +1,102 @@
+//! Weights rounded as they are read: each matrix to what a quantised file of its type would give back.
+//!
+//! Which type a matrix gets is llama.cpp's rule (`llama_tensor_get_type` in its `llama-quant.cpp`) without what depends on
+//! a layer's number: a cut changes the numbers, and all variants of a backbone share its weights. So `q4_k` is `Q4_K` in
+//! every layer where `llama-quantize Q4_K_M` has `Q6_K` in some. Norms, biases and routers stay as they are.
+
+use candle_core::quantized::GgmlDType;
+use serde::{Deserialize, Serialize};
+
+/// What the matrices of a backbone are rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum WeightType {
+    #[serde(rename = "q8_0")]
+    Q8_0,
+    #[serde(rename = "q4_0")]
+    Q4_0,
+    #[serde(rename = "q4_k")]
+    Q4K,
+}
+
+impl WeightType {
+    pub const ALL: [Self; 3] = [Self::Q8_0, Self::Q4_0, Self::Q4K];
+
+    /// As grids and keys say it. Where a type's rule changes, so does its name in keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+            Self::Q4K => "q4_k",
+        }
+    }
+
+    fn blocks(self) -> GgmlDType {
+        match self {
+            Self::Q8_0 => GgmlDType::Q8_0,
+            Self::Q4_0 => GgmlDType::Q4_0,
+            Self::Q4K => GgmlDType::Q4K,
+        }
+    }
+
+    /// What a matrix with rows of so many numbers is rounded to, the output projection or another one. Rows that are no
+    /// whole blocks get a type whose blocks they are.
+    pub fn of(self, row: usize, is_head: bool) -> GgmlDType {
+        let whole = |of: GgmlDType| row % of.block_size() == 0;
+        let wanted = match self.blocks() {
+            of if is_head && !whole(of) => GgmlDType::Q8_0,
+            of if is_head && of != GgmlDType::Q8_0 => GgmlDType::Q6K,
+            of => of,
+        };
+        let fitting = match wanted {
+            of if whole(of) => of,
+            GgmlDType::Q4K => GgmlDType::Q5_0,
+            GgmlDType::Q6K => GgmlDType::Q8_0,
+            of => of,
+        };
+        if whole(fitting) { fitting } else { GgmlDType::F16 }
+    }
+}
+
+/// What llama.cpp calls a type that matrices are rounded to.
+pub(super) fn word(of: GgmlDType) -> &'static str {
+    match of {
+        GgmlDType::Q4_0 => "Q4_0",
+        GgmlDType::Q5_0 => "Q5_0",
+        GgmlDType::Q8_0 => "Q8_0",
+        GgmlDType::Q4K => "Q4_K",
+        GgmlDType::Q6K => "Q6_K",
+        _ => "F16",
+    }
+}
+
+impl std::str::FromStr for WeightType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|of| of.name() == text);
+        known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_no_whole_blocks_get_the_type_that_llama_cpp_gives_them() {
+        use GgmlDType::{F16, Q4_0, Q4K, Q5_0, Q6K, Q8_0};
+        for (to, row, expected, head) in [
+            (WeightType::Q8_0, 512, Q8_0, Q8_0),
+            (WeightType::Q8_0, 96, Q8_0, Q8_0),
+            (WeightType::Q8_0, 40, F16, F16),
+            (WeightType::Q4_0, 512, Q4_0, Q6K),
+            (WeightType::Q4_0, 128, Q4_0, Q8_0),
+            (WeightType::Q4_0, 40, F16, F16),
+            (WeightType::Q4K, 512, Q4K, Q6K),
+            (WeightType::Q4K, 128, Q5_0, Q8_0),
+            (WeightType::Q4K, 40, F16, F16),
+        ] {
+            assert_eq!((to.of(row, false), to.of(row, true)), (expected, head), "{to:?}, rows of {row}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The axis `weights`: backbones whose matrices are rounded as they are read, beside the same ones as they are stored. Each is
+//! a backbone of its own, called after the one that it is made of: `tiny-llama@q4_k`.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::at::{At, Positioned};
+use super::list;
+use super::many::Many;
+use crate::error::Result;
+use crate::model::WeightType;
+
+/// Which weights repairs of a rounded backbone are computed from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CalibratedOn {
+    /// Those that are stored: first repaired, then rounded.
+    #[default]
+    Full,
+    /// The rounded ones.
+    Rounded,
+}
+
+/// How weights are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+pub(super) enum WeightsName {
+    /// As the files have them.
+    #[serde(rename = "as-stored")]
+    AsStored,
+    /// Blocks of 32 numbers of 8 bits.
+    #[serde(rename = "q8_0")]
+    Q8_0,
+    /// Blocks of 32 numbers of 4 bits.
+    #[serde(rename = "q4_0")]
+    Q4_0,
+    /// Blocks of 256 numbers of 4 bits; Q5_0 where rows are no whole ones.
+    #[serde(rename = "q4_k")]
+    Q4K,
+}
+
+/// Weights as the file says them.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
+pub(super) enum WeightsEntry {
+    Name(WeightsName),
+    Map(WeightsMap),
+}
+
+/// Rounded weights, and what repairs are computed from.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WeightsMap {
+    /// What matrices are rounded to.
+    r#type: WeightsName,
+    /// The weights that layers are chosen and repairs computed with: those that are stored, or the rounded ones; by default
+    /// `full`.
+    #[serde(default)]
+    calibrated: Many<CalibratedOn>,
+}
+
+impl<'de> Deserialize<'de> for WeightsEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EntryVisitor)
+    }
+}
+
+struct EntryVisitor;
+
+impl<'de> Visitor<'de> for EntryVisitor {
+    type Value = WeightsEntry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("as-stored, q8_0, q4_0 or q4_k, or a map with `type` and `calibrated`")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<WeightsEntry, E> {
+        WeightsName::deserialize(StrDeserializer::new(name)).map(WeightsEntry::Name)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WeightsEntry, A::Error> {
+        WeightsMap::deserialize(MapAccessDeserializer::new(map)).map(WeightsEntry::Map)
+    }
+}
+
+/// A value of the axis; none is as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Weights(Option<(WeightType, CalibratedOn)>);
+
+/// `q4_k`, `q4_k-rounded`
+impl fmt::Display for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("as-stored"),
+            Some((to, CalibratedOn::Full)) => f.write_str(to.name()),
+            Some((to, CalibratedOn::Rounded)) => write!(f, "{}-rounded", to.name()),
+        }
+    }
+}
+
+impl Weights {
+    /// The axis that stands at `at`.
+    pub(super) fn read(at: &At<'_>, entries: &[WeightsEntry]) -> Result<Vec<Positioned<Self>>> {
+        let mut all = Vec::new();
+        for (i, entry) in entries.iter().enumerate() {
+            let at = at.item(i);
+            let (name, calibrated) = match entry {
+                WeightsEntry::Name(name) => (*name, None),
+                WeightsEntry::Map(WeightsMap { r#type, calibrated }) => (*r#type, calibrated.written()),
+            };
+            let to = match name {
+                WeightsName::AsStored if calibrated.is_some() => {
+                    return Err(at
+                        .key("calibrated")
+                        .bad("weights as they are stored are calibrated on as they are")
+                        .expected("`calibrated` beside a type that weights are rounded to")
+                        .found("`as-stored`"));
+                }
+                WeightsName::AsStored => {
+                    all.push(at.placed(Self(None)));
+                    continue;
+                }
+                WeightsName::Q8_0 => WeightType::Q8_0,
+                WeightsName::Q4_0 => WeightType::Q4_0,
+                WeightsName::Q4K => WeightType::Q4K,
+            };
+            let calibrated = calibrated.unwrap_or(&[CalibratedOn::Full]);
+            all.extend(calibrated.iter().map(|on| at.placed(Self(Some((to, *on))))));
+        }
+        list::each_once(at, &all)?;
+        Ok(all)
+    }
+
+    /// What they are rounded to, and what repairs are computed from; none where they are as stored.
+    pub(super) fn rounded(self) -> Option<(WeightType, CalibratedOn)> {
+        self.0
+    }
+}
