@@ -185,9 +185,8 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
 
 /// The grid, with windows that fit the model's context.
 fn grid(arguments: &Arguments) -> Result<Grid> {
-    let load = |length| {
-        Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
-    };
+    let load =
+        |length| Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options);
     let grid = load(arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context = grid.backbones.values().next().map(|of| Config::read_with_attachments(&of.path)).transpose()?;
     match context.and_then(|config| config.max_positions) {
