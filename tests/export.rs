@@ -533,6 +533,7 @@ fn doctor_says_of_a_model_what_it_is_what_may_be_done_with_it_and_that_both_engi
     let (model, corpora) = (tiny.join("llama"), tiny.join("corpora"));
     let grid = format!(
         "backbones: {{it: {{path: {}}}}}\nbackbone: it\ncriterion: {{name: explicit, layers: [1]}}\ndepth: 1\nrecovery: none\n\
+         calibration: {{corpus: test, sequences: 2, length: 64}}\n\
          corpora: {{test: {{path: {}/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}}}\n\
          evaluate: {{perplexity: {{corpus: test, length: 64}}}}\n",
         model.display(),

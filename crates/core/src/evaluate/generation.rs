@@ -172,7 +172,7 @@ mod tests {
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
         // What ran are the two prompts of one token, and three new ones.
         assert_eq!(
-            (eval.ran(0, &[&all]), eval.ran(0, &[&all, &all]), eval.ran(0, &[&all[..5]])),
+            (eval.ran(0, &[&all]), eval.ran(0, &[&all, &all]), eval.ran(0, &[&all[..4]])),
             (Some(5), Some(5), None)
         );
     }

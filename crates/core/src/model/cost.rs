@@ -236,6 +236,7 @@ mod tests {
         let config = config(&json!({
             "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
             "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100,
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
         }));
         let programs = [Program::dense(4), Program::pruned(4, &[2], |_| None)];
         // Two layers before the cut, two behind it and one: of the prompt five, of what is new four and three.
