@@ -238,19 +238,8 @@ impl Reader<'_> {
             Some('\'') => "'",
             _ => "\"",
         };
+        // Three begin a long string, two alone are an empty one.
         let long = self.take(&quote.repeat(2));
-        // Two quotes are an empty string, three begin a long one.
-        let (long, empty) = match long {
-            true if self.take(quote) => (true, false),
-            true => {
-                self.at -= 1;
-                (false, true)
-            }
-            false => (false, false),
-        };
-        if empty {
-            return Ok(());
-        }
         let close = if long { quote.repeat(3) } else { quote.to_owned() };
         loop {
             if self.take(&close) {

@@ -142,12 +142,12 @@ fn copa(row: &Row) -> Result<Added> {
 
 /// RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
 fn race(row: &Row) -> Result<Added> {
-    passage(row, |question| &question[..question.len() - BLANK.len()])
+    passage(row, |question| &question[..question.len() - CUT])
 }
 
 /// RACE before 3.0: such a question was reduced to its blank, by a mistake that all older numbers share.
 fn race_v2(row: &Row) -> Result<Added> {
-    passage(row, |question| &question[question.len() - BLANK.len()..])
+    passage(row, |question| &question[question.len() - CUT..])
 }
 
 /// A passage with its earlier questions answered, and the last one open: `query`, `choices` and `gold`. `cloze` is what stays of
@@ -175,6 +175,8 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
 
 /// How a question to be completed ends, exactly.
 const BLANK: &str = "  _  .";
+/// What the harness cuts there: all but the first space.
+const CUT: usize = 5;
 
 /// The problems of a passage, each as a row of its own. On the hub they are one string that holds a Python literal.
 fn problems(row: &Row) -> Result<Vec<Row>> {

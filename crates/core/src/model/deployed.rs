@@ -118,11 +118,13 @@ mod tests {
         assert!(left.folds.is_empty());
     }
 
-    /// Expected: logits of the program with its factors as steps, and of the plain one on weights with the folds.
+    /// Expected: logits of the program with its factors as steps, and of the plain one on weights with the folds. What is left
+    /// between them is the norms' ε, which this model's small streams see most: without it both are the same.
     #[test]
     fn factors_of_the_stream_go_into_the_branches_behind_them() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
-        let (config, decoder) = (config("llama-gqa"), Decoder::load(&folder).unwrap());
+        let config = Config { norm_eps: 1e-30, ..config("llama-gqa") };
+        let decoder = Decoder::load_with(config.clone(), &folder).unwrap();
         let factor = |factor: f32| Operator::diagonal(vec![factor; config.hidden]).unwrap();
         let program = Program::pruned(4, &[1, 3], |start| Some(factor(if start == 1 { 1.75 } else { 0.5 })));
         let found = merged(deployed(&program, &config), &config).unwrap();
