@@ -554,7 +554,10 @@ fn doctor_says_of_a_model_what_it_is_what_may_be_done_with_it_and_that_both_engi
         assert!(said.len() > lines, "{name}: {said:?}");
         let found = |what: &str| said.get(what).map_or("", |of| of.1.as_str());
         assert!(found("architecture").contains(&format!("LlamaForCausalLM, {layers} layers of")), "{said:?}");
-        assert!(found("memory").contains(" in f32, ") && found("memory").contains(" in bf16, "), "{said:?}");
+        assert!(
+            found("memory needed").contains(" in f32, ") && found("memory needed").contains(" in bf16, "),
+            "{said:?}"
+        );
         assert!(found("parameters").contains(" M, stored as "), "{said:?}");
         let apart: f64 =
             found("check").split_once("in f32 are ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();

@@ -1,5 +1,5 @@
 //! The nine tasks against lm-eval's golden answers, against real data where they are, and (in `tasks/`) against nonsense.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
 mod common;
 #[path = "tasks/nonsense.rs"]

@@ -41,7 +41,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         format!("{:.1} M, stored as {}", layout.parameters() as f64 / 1e6, FloatType::stored(model)?.name()),
     ));
     lines.extend(config.notes.iter().map(|note| Thing::new(Mark::Note, "config", note.clone(), "")));
-    lines.push(good("memory", memory(&config)));
+    lines.push(good("memory needed", memory(&config)));
     if check {
         lines.push(engines(&config, model).unwrap_or_else(|error| Thing::of("check", &error)));
     }

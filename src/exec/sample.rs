@@ -353,7 +353,7 @@ fn items(
             let mut all = BTreeMap::new();
             let spans: Vec<Range<usize>> = documents.spans().collect();
             let tokens = |at: usize| scored.get(spans[at].clone()).map_or(0, |of| of.iter().sum());
-            for Noted { metric, filter, items } in noted(&task, own)? {
+            for Noted { metric, filter, items } in noted(&task, &own)? {
                 let drawn = |at: usize| Some(places[at]).filter(|&place| whole[place]);
                 let items = defined_items(metric.aggregation, &items, &drawn, &tokens);
                 all.extend(items.map(|items| (format!("{},{filter}", metric.kind.name()), items)));

@@ -218,7 +218,8 @@ fn any_text_passes_through_unchanged() {
             let wanted = format!("Article: {0}\n\nQuestion: {0}\nAnswer: d\n{0}", four[0]);
             assert_eq!(asked.texts().next().unwrap().0, wanted);
         }
-        let options: Vec<String> = asked.task.solution(0).unwrap().0.iter().map(|choice| choice.text()).collect();
+        let options: Vec<String> =
+            asked.task.solution(0).unwrap().0.iter().map(ghostlab_definitions::Value::text).collect();
         assert_eq!(options, [&four[1], &four[2], &four[3], "d"]);
     }
 }

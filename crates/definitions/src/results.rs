@@ -66,16 +66,15 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
     Ok(judged(task, &documents, &|of, items| of.error(items, draws))?.into_iter().map(|of| of.score).collect())
 }
 
+/// Makes a standard error of a metric's items.
+pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>> + 'a;
+
 /// The same with what each document came to, of the answers to each document's requests in its order. `error` makes a standard
 /// error of a metric's items: drawn ones take long, so that a caller may know them already.
 ///
 /// # Errors
 /// As of [`scores`].
-pub fn judged(
-    task: &Task,
-    documents: &[Vec<Answer>],
-    error: &dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>,
-) -> Result<Vec<Judged>> {
+pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
     let score = |of: Noted<'_>| {
         let Noted { metric, filter, items } = of;
         let place = |error: Error| error.at(format!("task {}, metric {}", task.definition.name, metric.kind.name()));
@@ -88,7 +87,7 @@ pub fn judged(
         };
         Ok(Judged { score, items })
     };
-    noted(task, documents.iter().map(Vec::as_slice).enumerate())?.into_iter().map(score).collect()
+    noted(task, &documents.iter().map(Vec::as_slice).enumerate())?.into_iter().map(score).collect()
 }
 
 /// What a metric makes of documents before it is a score.
@@ -109,7 +108,7 @@ pub struct Noted<'a> {
 /// As of [`scores`].
 pub fn noted<'a, 'b>(
     task: &'a Task,
-    documents: impl Iterator<Item = (usize, &'b [Answer])> + Clone,
+    documents: &(impl Iterator<Item = (usize, &'b [Answer])> + Clone),
 ) -> Result<Vec<Noted<'a>>> {
     let of = &task.definition;
     let mut all = Vec::new();

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use ghostlab_definitions::aggregate::{Aggregation, Item};
 use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::results::{Judged, judged};
+use ghostlab_definitions::results::{Judged, StandardError, judged};
 use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{Answer, Ask, Definition, FileRows, Request, Setting, Task, Value, native};
 use rayon::prelude::*;
@@ -352,7 +351,7 @@ impl Documents {
         &self,
         definition: &Definition,
         answers: &[Vec<Answer>],
-        error: &dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>,
+        error: &StandardError<'_>,
     ) -> Result<Vec<Judged>> {
         judged(&self.task(definition)?, answers, error)
     }

@@ -41,7 +41,7 @@ impl WeightType {
     /// What a matrix with rows of so many numbers is rounded to, the output projection or another one. Rows that are no
     /// whole blocks get a type whose blocks they are.
     pub fn of(self, row: usize, is_head: bool) -> GgmlDType {
-        let whole = |of: GgmlDType| row % of.block_size() == 0;
+        let whole = |of: GgmlDType| row.is_multiple_of(of.block_size());
         let wanted = match self.blocks() {
             of if is_head && !whole(of) => GgmlDType::Q8_0,
             of if is_head && of != GgmlDType::Q8_0 => GgmlDType::Q6K,
