@@ -47,12 +47,12 @@ fn main() {
     }
 }
 
-/// Bytes of weights that a step reads: the layers in the type of their products, the head in f32.
+/// Bytes of weights that a step reads: layers and head in the type of their products.
 fn weight_bytes(config: &Config, products: Products) -> u64 {
     let (c, heads) = (config.hidden as u64, ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64);
     let of_layer = c * heads + (config.heads * config.head_dim) as u64 * c + 3 * c * config.intermediate as u64;
     let size = if products == Products::F32 { 4 } else { 2 };
-    config.layers as u64 * of_layer * size + 4 * c * config.vocab as u64
+    (config.layers as u64 * of_layer + c * config.vocab as u64) * size
 }
 
 /// Seconds of some steps, each of a token for every sequence.

@@ -1,7 +1,7 @@
 //! Our side of `tools/peers.py` where a command of the program would time more than is asked for. Each line of standard
 //! input is a round; its answer is a line of JSON with the seconds that the round took and what came of it.
 //!
-//! `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers halves BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
+//! `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers generate BACKBONE PROMPTS.json f32|bf16 NEW THREADS`, `peers halves BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
 //! THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
@@ -16,6 +16,7 @@ use ghostlab::error::{Error, Result};
 use ghostlab::evaluate::perplexity::{Losses, PerplexityEval};
 use ghostlab::evaluate::score;
 use ghostlab::exec::{self, RunSettings};
+use ghostlab::generate::{Detokenizer, Prompt, Settings, continued};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::model::{Batch, Config, Decoder, Engine, Prediction, Products, Program, Trie};
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
     let done = match *arguments.as_slice() {
         ["forward", backbone, windows, kind, threads] => {
             run(threads, &|| forward(backbone.as_ref(), windows.as_ref(), kind))
+        }
+        ["generate", backbone, prompts, kind, new, threads] => {
+            run(threads, &|| generate(backbone.as_ref(), prompts.as_ref(), kind, new))
         }
         ["halves", backbone, windows, threads] => run(threads, &|| halves(backbone.as_ref(), windows.as_ref())),
         ["solve", system, solution, threads] => run(threads, &|| solve(system.as_ref(), solution.as_ref())),
@@ -87,8 +91,7 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let length = ids.first().map_or(0, Vec::len);
     let starts = (0..ids.len()).map(|index| Start { document: 0, token: index * length }).collect();
     let windows = Windows { ids: ids.concat(), length, starts, corpus_tokens: 0, bytes: 0 };
-    let products = if kind == "bf16" { Products::Bf16 } else { Products::F32 };
-    let decoder = Decoder::load_within(Config::read_with_attachments(backbone)?, backbone, products, u64::MAX)?;
+    let decoder = decoder_of(backbone, kind)?;
     let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
     let eval_set = PerplexityEval::new(&windows, BATCH_TOKENS);
     rounds(|_| {
@@ -97,6 +100,39 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
         let losses = Losses { windows: losses.concat() };
         Ok(json!({"seconds": seconds, "perplexity": losses.perplexity(), "losses": losses.windows}))
+    })
+}
+
+/// The backbone with products in `kind`.
+fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
+    let products = if kind == "bf16" { Products::Bf16 } else { Products::F32 };
+    Decoder::load_within(Config::read_with_attachments(backbone)?, backbone, products, u64::MAX)
+}
+
+/// Ids are all that is asked for.
+struct Silent;
+
+impl Detokenizer for Silent {
+    fn text(&self, _: &[u32], _: bool) -> Result<String> {
+        Ok(String::new())
+    }
+}
+
+/// The likeliest `new` tokens behind each prompt of ids; a line with a number generates behind as many, together.
+fn generate(backbone: &Path, prompts: &Path, kind: &str, new: &str) -> Result<()> {
+    let new: usize = new.parse().map_err(|_| Error::bad_input("no number of tokens").found(new.to_owned()))?;
+    let prompts = windows_of(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
+    let (decoder, prompts) = (decoder_of(backbone, kind)?, prompts.collect::<Vec<_>>());
+    let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
+    let longest = prompts.iter().map(|of| of.ids.len()).max().unwrap_or(0);
+    rounds(|together| {
+        let batch = together.parse().unwrap_or(prompts.len());
+        let settings = Settings { batch, ..Settings::greedy(new, longest + new) };
+        let started = Instant::now();
+        let made = continued(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
+        let seconds = started.elapsed().as_secs_f64();
+        let ids: Vec<Vec<u32>> = made.into_iter().flatten().map(|of| of.ids).collect();
+        Ok(json!({"seconds": seconds, "ids": ids}))
     })
 }
 

@@ -340,7 +340,7 @@ fn the_bench_beside_the_peers_runs_to_its_end_and_all_results_agree() {
         .unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{errors}");
-    for part in ["forward", "wide", "choices", "grid", "solve", "table2", "late"] {
+    for part in ["forward", "wide", "generate", "choices", "grid", "solve", "table2", "late"] {
         assert!(said.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {said}");
     }
     // llama.cpp is there or not; that it was left out is said.

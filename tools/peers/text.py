@@ -80,8 +80,8 @@ def forward_in(bench, part, backbone, given, how):
     (file, ids), (kind, theirs_kind, tolerance, aim) = given, how
     count, length = len(ids), len(ids[0])
     driver, model = bench.started("forward", backbone, file, kind), load(backbone, theirs_kind)
-    sizes = [size for size in bench.size((1, 2, 4, 8), (4,)) if size <= count]
-    batch = fastest(sizes, lambda size: losses(model, ids[: max(sizes[-1], 1)], size))
+    sizes = [size for size in bench.size((1, 2, 4, 8), (4,)) if size <= count] or [count]
+    batch = fastest(sizes, lambda size: losses(model, ids[: sizes[-1]], size))
     answer(driver)
 
     def ours():
@@ -110,16 +110,20 @@ def forward_in(bench, part, backbone, given, how):
 WIDE = ("llama-3.1-8b", 2)
 
 
+def random_wide(bench):
+    """Made once for all parts."""
+    (like, layers), folder = WIDE, bench.folder / "random-wide"
+    if not folder.exists():
+        command = [bench.tiny, "random", "--like", like, "--layers", str(layers), folder]
+        subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
 def wide(bench):
     import random
 
-    like, layers = WIDE
-    folder = TINY / "llama"
     # Gigabytes: where only agreement is asked for, a small one does.
-    if not bench.quick:
-        folder = bench.new("wide") / "model"
-        command = [bench.tiny, "random", "--like", like, "--layers", str(layers), folder]
-        subprocess.run(command, check=True, capture_output=True)
+    folder = TINY / "llama" if bench.quick else random_wide(bench)
     count, length = bench.size((2, 512), (1, 16))
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     ids = [[random.Random(at).randrange(vocabulary) for at in range(row * length, (row + 1) * length)] for row in range(count)]
@@ -127,6 +131,58 @@ def wide(bench):
     file.write_text(json.dumps(ids))
     for how in (("f32", "float32", LOSS, "1.2"), ("bf16", "bfloat16", LOSS_BF16, "1.3")):
         yield forward_in(bench, "wide", folder, (file, ids), how)
+
+
+def generate(bench):
+    """Greedy tokens behind prompts of the text, one prompt after the other and sixteen together."""
+    length, new = bench.size((64, 64), (8, 4))
+    for batch in bench.size((1, 16), (2,)):
+        prompts = windows(text(bench.real, "test"), bench.backbone, max(batch, bench.size(4, 2)), length)
+        yield generate_in(bench, "generate", bench.backbone, (prompts, new, batch), ("f32", "float32"))
+    if bench.quick:
+        return
+    folder = random_wide(bench)
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    prompts = [[(row * 7919 + at * 31) % vocabulary for at in range(16)] for row in range(2)]
+    for how in (("f32", "float32"), ("bf16", "bfloat16")):
+        yield generate_in(bench, "generate", folder, (prompts, 8, 1), how)
+
+
+def generate_in(bench, part, backbone, given, how):
+    """Both sides in one float type. In bf16 a token near a tie may be another: how many are alike is said."""
+    import torch
+
+    (prompts, new, batch), (kind, theirs_kind) = given, how
+    file = bench.folder / "prompts.json"
+    file.write_text(json.dumps(prompts))
+    driver, model = bench.started("generate", backbone, file, kind, new), load(backbone, theirs_kind)
+    settings = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+
+    def ours():
+        said = answer(driver, str(batch))
+        return said["seconds"], said["ids"]
+
+    def theirs():
+        started, found = time.perf_counter(), []
+        with torch.inference_mode():
+            for first in range(0, len(prompts), batch):
+                some = torch.tensor(prompts[first : first + batch])
+                made = model.generate(some, attention_mask=torch.ones_like(some), eos_token_id=None, **settings)
+                found += made[:, some.shape[1] :].tolist()
+        return time.perf_counter() - started, found
+
+    ours(), theirs()
+    seconds, (mine, other) = bench.by_turns(ours, theirs)
+    driver.communicate()
+    alike = sum(a == b for one, two in zip(mine, other) for a, b in zip(one, two))
+    all_tokens = len(prompts) * new
+    if kind == "f32" and alike < all_tokens:
+        raise Differs(f"greedy tokens: {alike} of {all_tokens} alike")
+    speed = [f"{all_tokens / statistics.median(of):,.1f}" for of in seconds]
+    channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
+    what = f"{len(prompts)} prompts of {len(prompts[0])} tokens, {new} greedy ones behind each, {batch} together, C = {channels}, {kind}"
+    notes = [f"{speed[0]} tokens/s against {speed[1]}"]
+    return Row(part, what, f"transformers in {kind}", *seconds, f"{alike} of {all_tokens} tokens alike", "", notes)
 
 
 def cell_of(folder):
