@@ -559,9 +559,16 @@ fn doctor_says_of_a_model_what_it_is_what_may_be_done_with_it_and_that_both_engi
             "{said:?}"
         );
         assert!(found("parameters").contains(" M, stored as "), "{said:?}");
-        let apart: f64 =
-            found("check").split_once("in f32 are ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
-        assert!(apart > 0.0 && apart < 1e-5 && said["check"].0 == "good", "{name}: {apart:e}");
+        for what in ["check, engines", "check, candle-transformers"] {
+            // Neither GGUF files nor operators are known there.
+            if what.ends_with("transformers") && (operators.is_some() || name.ends_with(".gguf")) {
+                assert!(said[what].0 == "note" && found(what).contains("candle-transformers has no "), "{said:?}");
+                continue;
+            }
+            let apart: f64 =
+                found(what).split_once("in f32 are ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
+            assert!(apart > 0.0 && apart < 1e-5 && said[what].0 == "good", "{name}, {what}: {apart:e}");
+        }
         match operators {
             Some(words) => assert!(found("operators").contains(words) && !said.contains_key("recovery ghosted")),
             None => assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{said:?}"),

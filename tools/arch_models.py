@@ -128,6 +128,15 @@ MODELS = {
         **rope("default"),
     ),
 }
+# As candle-transformers has them: heads of hidden / heads channels, which scale the scores, and its own choice of heads.
+PLAIN = {"head_dim": SHAPE["hidden_size"] // SHAPE["num_attention_heads"], **rope("default")}
+MODELS |= {
+    "llama-plain": of("LlamaConfig", **PLAIN),
+    "qwen2-plain": of("Qwen2Config", **PLAIN),
+    "smollm3-plain": of("SmolLM3Config", **PLAIN),
+    "gemma2-plain": of("Gemma2Config", query_pre_attn_scalar=PLAIN["head_dim"], sliding_window=WINDOW, **PLAIN),
+    "mixtral-plain": of("MixtralConfig", num_local_experts=4, **EXPERTS, **PLAIN),
+}
 # Stored in bf16, and run in it: how embeddings are scaled then.
 ROUNDED = {"gemma2-bf16": of("Gemma2Config", **GEMMA, **rope("default"))}
 

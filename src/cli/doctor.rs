@@ -28,7 +28,8 @@ pub(super) struct Arguments {
     /// which criteria, recoveries and exports apply. Without one, the machine alone is looked at.
     #[arg(add = candidates::targets())]
     target: Option<String>,
-    /// Of a model: compute the logits of a text with both engines, and say how far they are apart. Loads its weights twice.
+    /// Of a model: compute the logits of a text with both engines and by candle-transformers' own model, and say how far they are apart.
+    /// Loads its weights three times, one after the other.
     #[arg(long, requires = "target")]
     check: bool,
     /// The profile to look at: `paper` needs the paper's models and data.

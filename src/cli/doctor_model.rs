@@ -13,17 +13,19 @@ use crate::files::parts;
 use crate::machine;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
-    Batch, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products, Program,
+    Batch, CandlesOwn, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products, Program,
     ResidualStream, Step, Sublayer, Trie, check_weights, deployed, whole,
 };
 use crate::options::Options;
 use crate::recovery;
 
-/// Ids of the text that a model is checked with: longer than the windows of small models.
-const CHECKED: u32 = 64;
+/// Tokens of the text that a model is checked with, where no window is narrower.
+const CHECKED: usize = 64;
 /// Relative Frobenius error between the engines' logits in f32: that which the tests hold each of them to, beside transformers
 /// and candle's own models, is a tenth of it.
 const APART: f64 = 1e-4;
+/// What is compared with models that others wrote.
+const ELSEWHERE: &str = "check, candle-transformers";
 
 /// What a look at a model says, line by line; with `check`, what its numbers say too.
 ///
@@ -43,7 +45,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     lines.extend(config.notes.iter().map(|note| Thing::new(Mark::Note, "config", note.clone(), "")));
     lines.push(good("memory needed", memory(&config)));
     if check {
-        lines.push(engines(&config, model).unwrap_or_else(|error| Thing::of("check", &error)));
+        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![Thing::of("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
         Ok(tokenizer) => good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
@@ -88,23 +90,45 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     Ok(lines)
 }
 
-/// The logits of a text by the own kernels and by candle's, which share no arithmetic.
-fn engines(config: &Config, model: &Path) -> Result<Thing> {
+/// The logits of a text by the own kernels beside those of candle's engine, and of candle-transformers' own model: they share
+/// no arithmetic, and the last no line of code.
+fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     let program = whole(config, model)?;
-    let spread = |i: u32| (i * i * 7919 + i * 31 + 3) % u32::try_from(config.vocab).unwrap_or(u32::MAX);
-    let ids: Vec<u32> = (0..CHECKED).map(spread).collect();
+    // Models of candle-transformers have their windows one token wider, or none.
+    let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
+    let spread = |i: usize| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default();
+    let ids: Vec<u32> = (0..length).map(spread).collect();
     let candle = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
     let [ours, theirs] =
         [EngineChoice::Cpu(Products::F32), candle].map(|engine| logits(engine, config, model, &program, &ids));
-    let (ours, theirs) = (ours?, theirs?);
+    let ours = ours?;
+    let mut lines =
+        vec![agree("check, engines", &format!("logits of {length} tokens by both engines"), &ours, &theirs?)];
+    let free = machine::free_memory();
+    lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
+        Thing::new(Mark::Note, ELSEWHERE, "it does not fit into memory there", "")
+    } else {
+        match CandlesOwn::load(config, model).and_then(|of| of.logits(&ids)) {
+            Ok(theirs) => {
+                let last = &ours[ours.len() - config.vocab..];
+                agree(ELSEWHERE, "logits of the last of them by that crate's own model", last, &theirs)
+            }
+            Err(error) => Thing::new(Mark::Note, ELSEWHERE, error.one_line(), error.advice().unwrap_or_default()),
+        }
+    });
+    Ok(lines)
+}
+
+/// How far two engines' logits are apart.
+fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Thing {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-    let difference = norm(&mut ours.iter().zip(&theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
+    let difference = norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let apart = difference / norm(&mut theirs.iter().map(|&logit| logit.into()));
-    let found = format!("logits of {CHECKED} tokens by both engines in f32 are {apart:.1e} apart (‖a − b‖ / ‖b‖)");
-    Ok(match apart <= APART {
-        true => Thing::new(Mark::Good, "check", found, ""),
-        false => Thing::new(Mark::Lacks, "check", found, format!("expected at most {APART:e}: please report it")),
-    })
+    let found = format!("{which} in f32 are {apart:.1e} apart (‖a − b‖ / ‖b‖)");
+    match ours.len() == theirs.len() && apart <= APART {
+        true => Thing::new(Mark::Good, what, found, ""),
+        false => Thing::new(Mark::Lacks, what, found, format!("expected at most {APART:e}: please report it")),
+    }
 }
 
 /// The stream that left the last step.

@@ -28,6 +28,9 @@ pub struct KeyedBackbone<'a> {
     pub batch_tokens: usize,
 }
 
+/// What operations of other engines are, in keys.
+const FUSED: &str = "fused";
+
 impl KeyedBackbone<'_> {
     /// The backbone and what its numbers depend on where it runs. Keys are older than the word engine: the CPU's have no
     /// name in them, another engine's have its name beside float type and device class.
@@ -36,6 +39,8 @@ impl KeyedBackbone<'_> {
         let mut of = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             of["engine"] = json!(name);
+            // Before that all of its operations were plain ones.
+            of["operations"] = json!(FUSED);
         }
         // Before that the own kernels' output projection was f32 whatever the layers were in.
         if self.has_half_head() {
@@ -51,7 +56,8 @@ impl KeyedBackbone<'_> {
     /// older than the word engine: the CPU's have none in them.
     pub(crate) fn other_engine(&self) -> String {
         let head = if self.has_half_head() { " with its head" } else { "" };
-        let engine = if self.engine == CPU { String::new() } else { format!(" {}{head}", self.engine) };
+        let operations = if self.engine.name == CPU.name { "" } else { FUSED };
+        let engine = if self.engine == CPU { String::new() } else { format!(" {}{head}{operations}", self.engine) };
         self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }
 

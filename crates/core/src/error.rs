@@ -222,7 +222,10 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        Self::job("a tensor operation failed").found(error.to_string())
+        // With RUST_BACKTRACE candle's errors end in a backtrace.
+        let said = error.to_string();
+        let said: Vec<&str> = said.lines().take_while(|line| !line.trim_start().starts_with("0: ")).collect();
+        Self::job("a tensor operation failed").found(said.join("\n"))
     }
 }
 

@@ -8,7 +8,7 @@ mod common;
 use candle_core::{DType, Device, Tensor};
 use common::{fixture, flat, relative_error, tensors};
 use ghostlab_core::error::Result;
-use ghostlab_core::model::{Batch, Config, Decoder, Engine, Observer, Program, ResidualStream, Trie};
+use ghostlab_core::model::{Batch, CandlesOwn, Config, Decoder, Engine, Observer, Program, ResidualStream, Trie};
 
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
@@ -86,16 +86,6 @@ fn target_probabilities_are_the_log_softmax_of_the_logits() {
     }
 }
 
-/// The hub's dialect, which candle's config structs read.
-fn hub_config<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    serde_json::from_value(common::json(&fixture(&format!("arch/{name}/config.hub-style.json")))).unwrap()
-}
-
-/// candle's models give logits of the last position only, all alike: compared at several lengths.
-fn compare_with_candle(name: &str, last_logits: impl FnMut(&Tensor) -> Tensor) {
-    compare(name, &engines(name, "config.hub-style.json"), last_logits);
-}
-
 fn compare(name: &str, engines: &[Box<dyn Engine>], mut last_logits: impl FnMut(&Tensor) -> Tensor) {
     let (_, ids) = batch(name);
     for (sequence, length) in [(0, 1), (0, 40), (1, 96)] {
@@ -116,34 +106,17 @@ fn builder(name: &str) -> candle_nn::VarBuilder<'static> {
 }
 
 #[test]
-fn llama_equals_candle_transformers() {
-    use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
-    for name in ["llama-gqa", "llama3-rope"] {
-        let config: LlamaConfig = hub_config(name);
-        let config = config.into_config(false);
-        let model = Llama::load(builder(name), &config).unwrap();
-        compare_with_candle(name, |ids| {
-            let mut cache = Cache::new(false, DType::F32, &config, &Device::Cpu).unwrap();
-            model.forward(ids, 0, &mut cache).unwrap()
-        });
+fn models_without_windows_equal_candle_transformers() {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
+        let folder = fixture(&format!("arch/{name}"));
+        for config in ["config.json", "config.hub-style.json"] {
+            let own = CandlesOwn::load(&Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap();
+            compare(name, &engines(name, config), |ids| {
+                let ids: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
+                Tensor::new(own.logits(&ids).unwrap(), &Device::Cpu).unwrap()
+            });
+        }
     }
-}
-
-#[test]
-fn qwen3_equals_candle_transformers() {
-    use candle_transformers::models::qwen3::{Config, ModelForCausalLM};
-    let config: Config = hub_config("qwen3");
-    compare_with_candle("qwen3", |ids| {
-        // A fresh model each time: its cache of keys and values cannot be emptied from outside.
-        ModelForCausalLM::new(&config, builder("qwen3")).unwrap().forward(ids, 0).unwrap()
-    });
-}
-
-#[test]
-fn olmo2_equals_candle_transformers() {
-    use candle_transformers::models::olmo2::{Config, Model};
-    let config: Config = hub_config("olmo2");
-    compare_with_candle("olmo2", |ids| Model::new(&config, builder("olmo2")).unwrap().forward(ids, 0).unwrap());
 }
 
 /// A fixture's hub-style config with some entries changed: the file, and the map.

@@ -41,7 +41,7 @@ pub(crate) mod window;
 pub use attached::{Attachment, BranchPlace};
 pub use batch::{Batch, Prediction, ScoredRow};
 pub(crate) use candle::is_out_of_memory;
-pub use candle::{CandleEngine, DeviceName, FloatType, Gpu, LayerTensors, Placement};
+pub use candle::{CandleEngine, CandlesOwn, DeviceName, FloatType, Gpu, LayerTensors, Placement};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use config::{Config, Scaling};
 pub use content::{TensorHashes, content, tensor_hashes};

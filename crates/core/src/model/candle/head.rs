@@ -1,9 +1,11 @@
 //! Final norm, output projection and log-softmax on a device, only on the rows that are scored.
 
 use candle_core::{D, DType, Tensor};
+use rayon::prelude::*;
 
 use super::ops;
 use crate::error::Result;
+use crate::linalg::simd;
 use crate::model::batch::{Prediction, ScoredRow};
 
 /// Numbers of the output projection that are held in f32 at a time.
@@ -71,6 +73,9 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
 /// which half precision has many of, the lowest token counts.
 fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let (device, vocab) = (logits.device(), logits.dim(1)?);
+    if device.is_cpu() {
+        return scored_here(&logits.flatten_all()?.to_vec1()?, vocab, of_row, token);
+    }
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
     let denominators = (sums.log()? + &greatest)?.flatten_all()?; // [rows]
@@ -82,6 +87,24 @@ fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, V
     let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
     let likeliest = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
     Ok((values.to_vec1()?, likeliest.to_vec1()?))
+}
+
+/// The same in this machine's memory, in one pass.
+fn scored_here(logits: &[f32], vocab: usize, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+    let of_row_of = |row: &[f32]| {
+        simd::widest(
+            #[inline(always)]
+            || {
+                let greatest = simd::max(row);
+                let likeliest = row.iter().position(|&logit| logit == greatest).map_or(f32::MAX, |token| token as f32);
+                (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
+            },
+        )
+    };
+    let (denominators, likeliest): (Vec<f32>, Vec<f32>) = logits.par_chunks(vocab).map(of_row_of).unzip();
+    let of_target = of_row.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));
+    let values = of_target.map(|(row, token)| logits[row * vocab + token] - denominators[row]).collect();
+    Ok((values, likeliest))
 }
 
 #[cfg(test)]

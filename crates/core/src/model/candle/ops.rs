@@ -1,12 +1,13 @@
-//! The operations of a decoder layer in candle's plain forms, on any device: what the engine runs, and what can be
-//! differentiated. candle's fused norms, softmax and rotary embedding end the graph of gradients without a word, and its
-//! own `log_softmax` sums in the tensor's type.
+//! The operations of a decoder layer on any device: what the engine runs, and what can be differentiated. Where a gradient
+//! goes through them they are candle's plain forms: its fused norms, softmax and rotary embedding end the graph of gradients
+//! without a word. Else they are [`fused`]. candle's own `log_softmax` sums in the tensor's type, and is not used.
 //!
 //! Half precision is that of tensor cores: factors and results of a product in the tensor's type, its sums in f32. Norms,
 //! softmax, rotary embedding and operators are computed in f32 and rounded once. An f64 tensor stays f64 throughout.
 
 use candle_core::{D, DType, Device, Tensor};
 
+use super::fused;
 use crate::error::Result;
 use crate::model::architecture::Activation;
 use crate::model::config::Config;
@@ -66,8 +67,11 @@ pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
 /// `x [.., D]`, `weight [D]`; result `[.., D]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let of = wide(x)?;
-    let root = (of.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
     let weight = weight.to_dtype(of.dtype())?;
+    if fused::may_be(&[&of, &weight]) {
+        return Ok(fused::rms_norm(&of, &weight, eps)?.to_dtype(x.dtype())?);
+    }
+    let root = (of.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
     Ok(of.broadcast_div(&root)?.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
 }
 
@@ -78,6 +82,9 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let of = wide(x)?;
     let (all, half) = (x.dim(D::Minus1)?, cos.dim(D::Minus1)?);
+    if all == 2 * half && fused::may_be(&[&of, cos, sin]) {
+        return Ok(fused::rotate(&of, cos, sin)?.to_dtype(x.dtype())?);
+    }
     let (a, b) = (of.narrow(D::Minus1, 0, half)?, of.narrow(D::Minus1, half, half)?);
     let [cos, sin] = [cos, sin].map(|table| table.to_dtype(of.dtype())?.unsqueeze(1));
     let (cos, sin) = (cos?, sin?);
@@ -100,7 +107,11 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
 
 /// Softmax over the last dimension, in f32 (f64 for f64). A row that is −∞ throughout gives NaN.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
-    let exponentials = shifted(&wide(x)?)?.exp()?;
+    let x = wide(x)?;
+    if fused::may_be(&[&x]) {
+        return fused::softmax(&x);
+    }
+    let exponentials = shifted(&x)?.exp()?;
     Ok(exponentials.broadcast_div(&exponentials.sum_keepdim(D::Minus1)?)?)
 }
 
@@ -145,9 +156,13 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     let queries = queries.reshape((blocks, q, shared, group, head_dim))?.permute((0, 2, 3, 1, 4))?;
     let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
     let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
-    let scores = wide(&product(&queries, &keys?.t()?)?)?;
-    let scores = capped((scores * of.scale)?, of.cap)?.reshape((blocks, shared, group, q, k))?;
-    let weights = softmax(&scores.broadcast_add(mask)?)?.to_dtype(queries.dtype())?;
+    let scores = wide(&product(&queries, &keys?.t()?)?)?.reshape((blocks, shared, group, q, k))?;
+    let weights = if fused::may_be(&[&scores, mask]) {
+        fused::weights(&scores, mask, of)?
+    } else {
+        softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?)?
+    };
+    let weights = weights.to_dtype(queries.dtype())?;
     let out = product(&weights.reshape((blocks, shared, group * q, k))?, &values?)?;
     let out = out.reshape((blocks, shared, group, q, head_dim))?.permute((0, 3, 1, 2, 4))?;
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
@@ -167,6 +182,14 @@ pub fn activated(x: &Tensor, of: Activation) -> Result<Tensor> {
     })
 }
 
+/// `act(gate) * up`.
+pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
+    match activation {
+        Activation::Silu if fused::may_be(&[gate, up]) => fused::silu_mul(gate, up),
+        _ => Ok((activated(gate, activation)? * up)?),
+    }
+}
+
 /// `(act(x·Gᵀ) * (x·Uᵀ))·Dᵀ`, each product with its bias, where there is one.
 ///
 /// # Shapes
@@ -177,8 +200,8 @@ pub fn mlp(
     [gate_bias, up_bias, down_bias]: [Option<&Tensor>; 3],
     activation: Activation,
 ) -> Result<Tensor> {
-    let gate = activated(&biased(&linear(x, gate)?, gate_bias)?, activation)?;
-    let hidden = (gate * biased(&linear(x, up)?, up_bias)?)?;
+    let (gate, up) = (biased(&linear(x, gate)?, gate_bias)?, biased(&linear(x, up)?, up_bias)?);
+    let hidden = gated(&gate, &up, activation)?;
     biased(&linear(&hidden, down)?, down_bias)
 }
 

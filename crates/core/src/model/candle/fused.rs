@@ -1,0 +1,216 @@
+//! Operations of a layer through which no gradient goes: each in one pass over memory, where the plain forms take four or five.
+//!
+//! candle's own fused kernels on a device. On the CPU, where those go one number after the other, this crate's.
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Shape, Tensor};
+use rayon::prelude::*;
+
+use super::ops::{Scores, capped};
+use crate::error::Result;
+use crate::linalg::simd;
+
+/// Rows of a task.
+const ROWS: usize = 32;
+
+/// Whether these may be fused: they are f32, and nothing is to be learnt through them. candle's fused operations end the
+/// graph of gradients without a word.
+pub(super) fn may_be(of: &[&Tensor]) -> bool {
+    of.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
+}
+
+/// As [`super::ops::rms_norm`].
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    let (x, eps) = (x.contiguous()?, eps as f32);
+    if !x.device().is_cpu() {
+        return Ok(candle_nn::ops::rms_norm(&x, weight, eps)?);
+    }
+    let norm = |x: &mut [f32], weight: &[f32]| {
+        x.par_chunks_mut(ROWS * weight.len().max(1)).for_each(|rows| {
+            simd::widest(
+                #[inline(always)]
+                || rows.chunks_exact_mut(weight.len()).for_each(|row| simd::rms_norm_in_place(row, weight, eps)),
+            );
+        });
+    };
+    in_place(&x, weight, norm)
+}
+
+/// As [`super::ops::rotate`], of all channels of a head.
+pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let (x, cos, sin) = (x.contiguous()?, cos.contiguous()?, sin.contiguous()?);
+    if x.device().is_cpu() {
+        return Ok(x.apply_op3_no_bwd(&cos, &sin, &Rotate)?);
+    }
+    Ok(candle_nn::rotary_emb::rope_thd(&x.unsqueeze(0)?, &cos, &sin)?.squeeze(0)?)
+}
+
+/// As [`super::ops::softmax`].
+pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
+    Ok(candle_nn::ops::softmax_last_dim(&x.contiguous()?)?)
+}
+
+/// What each query takes of each value: the softmax of scaled, capped and masked scores.
+///
+/// # Shapes
+/// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
+pub(super) fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+    if !scores.device().is_cpu() {
+        return softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?);
+    }
+    let keys = mask.dim(1)?.max(1);
+    let scale = of.scale as f32;
+    let weigh = |scores: &mut [f32], mask: &[f32]| {
+        // As many rows as the mask has, so that a task knows its place there.
+        scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {
+            simd::widest(
+                #[inline(always)]
+                || {
+                    for (row, mask) in block.chunks_exact_mut(keys).zip(mask.chunks_exact(keys)) {
+                        row.iter_mut().for_each(|score| *score *= scale);
+                        if let Some(cap) = of.cap {
+                            simd::soft_cap(row, cap);
+                        }
+                        simd::add(row, mask);
+                        let part = 1.0 / simd::numerators(row);
+                        row.iter_mut().for_each(|weight| *weight *= part);
+                    }
+                },
+            );
+        });
+    };
+    in_place(&scores.contiguous()?, &mask.contiguous()?, weigh)
+}
+
+/// `silu(gate) * up`.
+pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    if !gate.device().is_cpu() {
+        return Ok((gate.silu()? * up)?);
+    }
+    let multiply = |gate: &mut [f32], up: &[f32]| {
+        let tasks = gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14));
+        tasks.for_each(|(gate, up)| {
+            simd::widest(
+                #[inline(always)]
+                || simd::silu_mul(gate, up),
+            );
+        });
+    };
+    in_place(&gate.contiguous()?, &up.contiguous()?, multiply)
+}
+
+/// What `change` makes of a copy of the first, given the second.
+fn in_place(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
+    Ok(x.apply_op2_no_bwd(other, &InPlace(change))?)
+}
+
+struct InPlace<F>(F);
+
+impl<F: Fn(&mut [f32], &[f32])> CustomOp2 for InPlace<F> {
+    fn name(&self) -> &'static str {
+        "fused"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        of_x: &Layout,
+        other: &CpuStorage,
+        of_other: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let mut out = numbers(x, of_x)?.to_vec();
+        (self.0)(&mut out, numbers(other, of_other)?);
+        Ok((CpuStorage::F32(out), of_x.shape().clone()))
+    }
+}
+
+struct Rotate;
+
+impl CustomOp3 for Rotate {
+    fn name(&self) -> &'static str {
+        "rotate"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        of_x: &Layout,
+        cos: &CpuStorage,
+        of_cos: &Layout,
+        sin: &CpuStorage,
+        of_sin: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (_, heads, head_dim) = of_x.shape().dims3()?;
+        let (x, cos, sin) = (numbers(x, of_x)?, numbers(cos, of_cos)?, numbers(sin, of_sin)?);
+        let mut out = vec![0.0; x.len()];
+        let (wide, half) = (heads * head_dim, head_dim / 2);
+        let tasks = out.par_chunks_mut(ROWS * wide).zip(x.par_chunks(ROWS * wide));
+        tasks.zip(cos.par_chunks(ROWS * half).zip(sin.par_chunks(ROWS * half))).for_each(|((out, x), (cos, sin))| {
+            simd::widest(
+                #[inline(always)]
+                || {
+                    let rows = out.chunks_exact_mut(wide).zip(x.chunks_exact(wide));
+                    for ((out, x), (cos, sin)) in rows.zip(cos.chunks_exact(half).zip(sin.chunks_exact(half))) {
+                        for (out, x) in out.chunks_exact_mut(head_dim).zip(x.chunks_exact(head_dim)) {
+                            simd::rotate(x, cos, sin, 1.0, out);
+                        }
+                    }
+                },
+            );
+        });
+        Ok((CpuStorage::F32(out), of_x.shape().clone()))
+    }
+}
+
+/// The numbers of a tensor without gaps.
+fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
+    let (first, end) = layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("numbers with gaps"))?;
+    Ok(&storage.as_slice::<f32>()?[first..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::model::architecture::Activation;
+    use crate::model::candle::ops;
+
+    fn some(seed: usize, shape: &[usize]) -> Tensor {
+        let count: usize = shape.iter().product();
+        let values: Vec<f32> = (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    fn apart(a: &Tensor, b: &Tensor) -> f32 {
+        assert_eq!(a.dims(), b.dims());
+        (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
+    }
+
+    /// The plain form, which is taken where an input is a variable.
+    fn plain(x: &Tensor) -> Tensor {
+        Var::from_tensor(x).unwrap().as_tensor().clone()
+    }
+
+    #[test]
+    fn fused_operations_are_the_plain_ones() {
+        let (x, weight) = (some(1, &[5, 3, 16]), some(2, &[16]));
+        let (cos, sin) = (some(3, &[5, 8]), some(4, &[5, 8]));
+        assert!(may_be(&[&x, &weight]) && !may_be(&[&plain(&x)]));
+        let norms = [&x, &plain(&x)].map(|x| ops::rms_norm(x, &weight, 1e-5).unwrap());
+        assert!(apart(&norms[0], &norms[1]) < 1e-6);
+        let turned = [&x, &plain(&x)].map(|x| ops::rotate(x, &cos, &sin).unwrap());
+        assert!(apart(&turned[0], &turned[1]) < 1e-6);
+        let gated = [&x, &plain(&x)].map(|x| ops::gated(x, &x.cos().unwrap(), Activation::Silu).unwrap());
+        assert!(apart(&gated[0], &gated[1]) < 1e-6);
+        let sums = [&x, &plain(&x)].map(|x| ops::softmax(x).unwrap());
+        assert!(apart(&sums[0], &sums[1]) < 1e-6);
+        let causal: Vec<f32> = (0..49).map(|i| if i % 7 <= i / 7 { 0.0 } else { f32::NEG_INFINITY }).collect();
+        let mask = Tensor::from_vec(causal, (7, 7), &Device::Cpu).unwrap();
+        let (queries, keys, values) = (some(5, &[2, 7, 4, 16]), some(6, &[2, 7, 2, 16]), some(7, &[2, 7, 2, 16]));
+        for cap in [None, Some(0.5)] {
+            let of = Scores { scale: 0.4, cap };
+            let both = [&queries, &plain(&queries)].map(|x| ops::attention(x, &keys, &values, &mask, of).unwrap());
+            assert!(apart(&both[0], &both[1]) < 1e-6, "{cap:?}");
+        }
+    }
+}

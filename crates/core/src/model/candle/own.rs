@@ -1,0 +1,183 @@
+//! candle-transformers' own models, written by others than this program's: what a model is held to by `doctor --check`.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::{DType, Device, Result as Candle, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::{gemma2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smol};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::super::config::{Biases, Config, Scaling};
+use super::super::weights::Weights;
+use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
+
+/// Positions that no text here reaches.
+const MOST: usize = 1 << 12;
+
+type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;
+
+/// A model of candle-transformers in f32 on the CPU.
+pub struct CandlesOwn(Forward);
+
+impl CandlesOwn {
+    /// Loads the model of a folder.
+    ///
+    /// # Errors
+    /// What that crate does not compute, by name; files that it cannot read.
+    pub fn load(config: &Config, folder: &Path) -> Result<Self> {
+        if !config.attachments.is_empty() {
+            return Err(lacks("operators beside the weights"));
+        }
+        if is_gguf(folder) {
+            return Err(lacks("name for the tensors of GGUF files here"));
+        }
+        let entries = entries(config)?;
+        let mut tensors = HashMap::new();
+        for file in Weights::files(folder)? {
+            let read = candle_core::safetensors::load(&file, &Device::Cpu)?;
+            for (name, tensor) in read {
+                tensors.insert(name, tensor.to_dtype(DType::F32)?);
+            }
+        }
+        let weights = move || VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu);
+        // A model keeps keys and values, and not all of them can be emptied from outside: each text gets a fresh one.
+        Ok(Self(match config.architecture.class {
+            "LlamaForCausalLM" => {
+                let of = parse::<llama::LlamaConfig>(entries)?.into_config(false);
+                let model = llama::Llama::load(weights(), &of)?;
+                Box::new(move |ids| {
+                    model.forward(ids, 0, &mut llama::Cache::new(false, DType::F32, &of, &Device::Cpu)?)
+                })
+            }
+            "MistralForCausalLM" => {
+                let of: mistral::Config = parse(entries)?;
+                Box::new(move |ids| mistral::Model::new(&of, weights())?.forward(ids, 0))
+            }
+            "Qwen2ForCausalLM" => {
+                let of: qwen2::Config = parse(entries)?;
+                Box::new(move |ids| qwen2::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
+            }
+            "Qwen3ForCausalLM" => {
+                let of: qwen3::Config = parse(entries)?;
+                Box::new(move |ids| qwen3::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
+            }
+            "Qwen3MoeForCausalLM" => {
+                let of: qwen3_moe::Config = parse(entries)?;
+                Box::new(move |ids| qwen3_moe::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
+            }
+            "Olmo2ForCausalLM" => {
+                let of: olmo2::Config = parse(entries)?;
+                Box::new(move |ids| olmo2::Model::new(&of, weights())?.forward(ids, 0))
+            }
+            "Gemma2ForCausalLM" => {
+                let of: gemma2::Config = parse(entries)?;
+                Box::new(move |ids| gemma2::Model::new(false, &of, weights())?.forward(ids, 0))
+            }
+            "Phi3ForCausalLM" => {
+                let of: phi3::Config = parse(entries)?;
+                Box::new(move |ids| phi3::Model::new(&of, weights())?.forward(ids, 0))
+            }
+            "MixtralForCausalLM" => {
+                let of: mixtral::Config = parse(entries)?;
+                Box::new(move |ids| mixtral::Model::new(&of, weights())?.forward(ids, 0))
+            }
+            "SmolLM3ForCausalLM" => {
+                let of: smol::smollm3::Config = parse(entries)?;
+                Box::new(move |ids| smol::smollm3::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
+            }
+            // That of Gemma 3 copies keys into its cache as only other devices can.
+            other => return Err(lacks(other)),
+        }))
+    }
+
+    /// Logits behind the last of a text's tokens, `[vocab]`.
+    ///
+    /// # Errors
+    /// What candle says.
+    pub fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
+        let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?; // [1, tokens]
+        let logits = (self.0)(&ids)?; // [1, vocab] or [1, 1, vocab]
+        Ok(logits.flatten_all()?.to_vec1()?)
+    }
+}
+
+/// The config as candle-transformers' structs read it. What they leave out of the computation is refused.
+fn entries(config: &Config) -> Result<Map<String, Value>> {
+    let class = config.architecture.class;
+    let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;
+    let gemma = class == "Gemma2ForCausalLM";
+    let of_inputs = Biases { inputs: true, ..Biases::default() };
+    let biased = match class {
+        "Qwen2ForCausalLM" => *biases == of_inputs,
+        "LlamaForCausalLM" | "MistralForCausalLM" | "Phi3ForCausalLM" => *biases == Biases::default(),
+        _ => !biases.mlp && biases.inputs == biases.output,
+    };
+    let scaled = match &rope.scaling {
+        None => json!(null),
+        Some(Scaling::Llama3(of)) if class == "LlamaForCausalLM" => json!({
+            "rope_type": "llama3",
+            "factor": of.factor,
+            "low_freq_factor": of.low_freq_factor,
+            "high_freq_factor": of.high_freq_factor,
+            "original_max_position_embeddings": of.original_max_position_embeddings as usize,
+        }),
+        Some(of) => return Err(lacks(&format!("rope of type {} for {class}", of.name()))),
+    };
+    let own_heads = ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|of| format!("{of}ForCausalLM"));
+    if heads * head_dim != *hidden && own_heads.iter().any(|of| of == class) {
+        return Err(lacks(&format!("heads of {head_dim} channels for {class}: they are hidden_size / heads there")));
+    }
+    if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
+        return Err(lacks(&format!("scale of scores other than that of heads' width for {class}")));
+    }
+    if !biased {
+        return Err(lacks(&format!("these biases for {class}")));
+    }
+    let one_table = config.tied_embeddings;
+    if gemma && !one_table || ["MistralForCausalLM", "MixtralForCausalLM"].contains(&class) && one_table {
+        let found = if one_table { "the embedding as the head" } else { "a head of its own" };
+        return Err(lacks(&format!("{class} with {found}")));
+    }
+    if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
+        return Err(lacks(&format!("partial rotary embedding for {class}")));
+    }
+    let experts = config.experts;
+    if experts.is_some_and(|of| class == "MixtralForCausalLM" && !of.normalised)
+        || config.sparse.contains(&false) && experts.is_some()
+    {
+        return Err(lacks("such experts"));
+    }
+    let scalar = (1.0 / f64::from(config.scale).powi(2)).round();
+    let activation = if gemma { "gelu_pytorch_tanh" } else { "silu" };
+    let all = json!({
+        "attention_bias": biases.inputs, "head_dim": head_dim, "hidden_size": hidden,
+        "hidden_act": activation, "hidden_activation": activation,
+        "intermediate_size": config.intermediate, "num_attention_heads": heads, "num_key_value_heads": config.kv_heads,
+        "num_hidden_layers": layers, "vocab_size": config.vocab, "tie_word_embeddings": config.tied_embeddings,
+        "rms_norm_eps": config.norm_eps, "rope_theta": rope.theta, "rope_scaling": scaled,
+        "query_pre_attn_scalar": scalar as usize,
+        "attn_logit_softcapping": config.score_cap, "final_logit_softcapping": config.logit_cap,
+        "partial_rotary_factor": config.rotary_width as f64 / *head_dim as f64,
+        "max_position_embeddings": MOST, "max_window_layers": layers,
+        "sliding_window": MOST, "use_sliding_window": false, "use_flash_attn": false,
+        "no_rope_layers": config.rotated.iter().map(|&has| usize::from(has)).collect::<Vec<_>>(),
+        "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|of| of.normalised),
+        "num_experts": experts.map(|of| of.count), "num_local_experts": experts.map(|of| of.count),
+        "num_experts_per_tok": experts.map(|of| of.used), "moe_intermediate_size": experts.map(|of| of.width),
+    });
+    match all {
+        Value::Object(map) => Ok(map),
+        _ => Err(Error::job("a config that is no object")),
+    }
+}
+
+fn parse<T: DeserializeOwned>(entries: Map<String, Value>) -> Result<T> {
+    serde_json::from_value(Value::Object(entries)).map_err(|error| Error::bad_input(error.to_string()))
+}
+
+fn lacks(what: &str) -> Error {
+    Error::bad_input(format!("candle-transformers has no {what}"))
+}
