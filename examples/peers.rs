@@ -1,8 +1,8 @@
 //! Our side of `tools/peers.py` where a command of the program would time more than is asked for. Each line of standard
 //! input is a round; its answer is a line of JSON with the seconds that the round took and what came of it.
 //!
-//! `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers generate BACKBONE PROMPTS.json f32|bf16 NEW THREADS`, `peers halves BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
-//! THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
+//! `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers halves BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers generate
+//! BACKBONE PROMPTS.json f32|bf16 NEW CUTS THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
 use std::io::{BufRead, stdin};
@@ -41,10 +41,12 @@ fn main() -> ExitCode {
         ["forward", backbone, windows, kind, threads] => {
             run(threads, &|| forward(backbone.as_ref(), windows.as_ref(), kind))
         }
-        ["generate", backbone, prompts, kind, new, threads] => {
-            run(threads, &|| generate(backbone.as_ref(), prompts.as_ref(), kind, new))
+        ["generate", backbone, prompts, kind, new, cuts, threads] => {
+            run(threads, &|| generate(backbone.as_ref(), prompts.as_ref(), kind, (new, cuts)))
         }
-        ["halves", backbone, windows, threads] => run(threads, &|| halves(backbone.as_ref(), windows.as_ref())),
+        ["halves", backbone, windows, kind, threads] => {
+            run(threads, &|| halves(backbone.as_ref(), windows.as_ref(), kind))
+        }
         ["solve", system, solution, threads] => run(threads, &|| solve(system.as_ref(), solution.as_ref())),
         ["grid", grid, threads] => run(threads, &|| cells(grid.as_ref())),
         // Whoever runs all examples is told, and stopped by nothing.
@@ -118,12 +120,21 @@ impl Detokenizer for Silent {
     }
 }
 
-/// The likeliest `new` tokens behind each prompt of ids; a line with a number generates behind as many, together.
-fn generate(backbone: &Path, prompts: &Path, kind: &str, new: &str) -> Result<()> {
-    let new: usize = new.parse().map_err(|_| Error::bad_input("no number of tokens").found(new.to_owned()))?;
+/// The likeliest `new` tokens behind each prompt of ids, of the dense backbone and of it without the layers of each cut
+/// (`3-5,7-9`: without 3 and 4, without 7 and 8), all in one trie; a line with a number generates behind as many, together.
+fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &str)) -> Result<()> {
+    let number = |of: &str| of.parse::<usize>().map_err(|_| Error::bad_input("no number").found(of.to_owned()));
+    let new = number(new)?;
     let prompts = windows_of(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
     let (decoder, prompts) = (decoder_of(backbone, kind)?, prompts.collect::<Vec<_>>());
-    let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
+    let layers = decoder.config().layers;
+    let mut programs = vec![Program::dense(layers)];
+    for cut in cuts.split(',').filter(|cut| !cut.is_empty()) {
+        let (first, end) = cut.split_once('-').unwrap_or((cut, cut));
+        let removed: Vec<usize> = (number(first)?..number(end)?).collect();
+        programs.push(Program::pruned(layers, &removed, |_| None));
+    }
+    let trie = Trie::new(&programs);
     let longest = prompts.iter().map(|of| of.ids.len()).max().unwrap_or(0);
     rounds(|together| {
         let batch = together.parse().unwrap_or(prompts.len());
@@ -138,9 +149,9 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, new: &str) -> Result<()
 
 /// The dense perplexity of the second halves of windows, as llama.cpp scores a text: tokens of the first half are seen and
 /// not predicted.
-fn halves(backbone: &Path, windows: &Path) -> Result<()> {
+fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
-    let decoder = Decoder::load(backbone)?;
+    let decoder = decoder_of(backbone, kind)?;
     let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
     // A window or a little more to each worker.
     let each = |length: usize| Engine::part_tokens(&decoder).div_ceil(length.max(1));

@@ -21,7 +21,7 @@ PARTS = {
     "forward": "one dense forward in f32 and in bf16, against transformers in the same",
     "wide": "the same of two layers of Llama-3.1-8B (random weights), with its head",
     "generate": "greedy tokens behind prompts, against transformers",
-    "llamacpp": "one dense forward, against llama.cpp's llama-perplexity, where LLAMA_CPP names it",
+    "llamacpp": "one dense forward in f32, bf16 and q8_0, and greedy tokens, against llama.cpp, where LLAMA_CPP names it",
     "choices": "900 documents of nine tasks under the dense backbone, against lm-evaluation-harness",
     "grid": "dense and ten repaired variants on 200 windows, against transformers one variant after the other",
     "solve": "the least-squares map of 4,096 channels, against torch",

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 
-from bench import LOSS, TINY, Differs, Row, answer, difference, fastest
+from bench import LOSS, LOSS_BF16, TINY, Differs, Row, answer, difference, fastest
 from text import joined, text, windows
 
 HOW = "set LLAMA_CPP to the folder of its sources, with llama-perplexity in build/bin there or on PATH"
@@ -43,10 +43,10 @@ def present():
     return (sources, program), None
 
 
-def converted(sources, folder, out):
-    """A folder in f32 as llama.cpp reads it."""
+def converted(sources, folder, out, kind="f32"):
+    """A folder as llama.cpp reads it."""
     script = Path(__file__).with_name("to_gguf.py")
-    done = subprocess.run([sys.executable, script, sources, folder, out], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script, sources, folder, out, kind], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"llama.cpp's converter does not take {folder}: {done.stdout}{done.stderr}")
     return out
@@ -99,15 +99,16 @@ class Perplexity:
 
 
 class Side:
-    """A folder and a text on both sides: the same tokens, and the same of them predicted."""
+    """A folder and a text on both sides: the same tokens, and the same of them predicted. llama.cpp's weights are of a kind;
+    ours are multiplied in bf16 where its are not in f32."""
 
-    def __init__(self, bench, found, backbone, file, count, length):
+    def __init__(self, bench, found, backbone, file, count, length, kind="f32"):
         from transformers import AutoTokenizer
 
         self.bench, (sources, self.program) = bench, found
         folder = bench.new("llamacpp/side")
         (folder / "text.txt").write_text(joined(file))
-        model = converted(sources, backbone, folder / "model.gguf")
+        model = converted(sources, backbone, folder / "model.gguf", kind)
         self.peer = Perplexity(self.program, model, folder / "text.txt", count, length, bench.threads)
         ids = windows(file, backbone, count, length)
         if self.peer.tokens(folder / "logits") != ids:
@@ -115,7 +116,7 @@ class Side:
         # It begins every window with what the tokenizer begins a text with.
         first = AutoTokenizer.from_pretrained(backbone)("")["input_ids"]
         (folder / "windows.json").write_text(json.dumps([first + window[len(first) :] for window in ids]))
-        self.driver = bench.started("halves", backbone, folder / "windows.json")
+        self.driver = bench.started("halves", backbone, folder / "windows.json", "f32" if kind == "f32" else "bf16")
 
     def ours(self):
         said = answer(self.driver)
@@ -132,13 +133,22 @@ def llamacpp(bench):
     if why:
         print(f"llamacpp: left out: {why} ({HOW})", flush=True)
         return
+    for kind in bench.size(("f32", "bf16", "q8_0"), ("f32", "q8_0")):
+        yield halves(bench, found, kind)
+    yield from exports(bench, found)
+    yield from decoded(bench, found)
+
+
+def halves(bench, found, kind):
+    """The dense forward where both sides do the same."""
     count, length = bench.size((64, 512), (4, LEAST))
-    side = Side(bench, found, bench.backbone, text(bench.real, "test"), count, length)
+    side = Side(bench, found, bench.backbone, text(bench.real, "test"), count, length, kind)
     options = fastest(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
     side.ours()
     seconds, (mine, other) = bench.by_turns(side.ours, lambda: side.theirs(options))
     side.driver.communicate()
-    apart = difference("the mean loss up to each window", mine, other, LOSS)
+    tolerance = LOSS if kind == "f32" else LOSS_BF16
+    apart = difference("the mean loss up to each window", mine, other, tolerance)
     speed = [f"{count * length / statistics.median(of):,.0f}" for of in seconds]
     batch, together, fused = options
     notes = [
@@ -146,9 +156,48 @@ def llamacpp(bench):
         f"perplexity {math.exp(mine[-1]):.4f} and {math.exp(other[-1]):.4f}",
         f"llama.cpp {version(side.program)} with -b {batch} -ub {together} -fa {fused}, keys and values in f32",
     ]
-    what = f"dense forward, the second halves of {count} windows of {length} predicted"
-    yield Row("llamacpp", what, "llama-perplexity", *seconds, f"losses {apart:.0e} ({LOSS:.0e})", "", notes)
-    yield from exports(bench, found)
+    ours = "f32" if kind == "f32" else "bf16"
+    what = f"dense forward in {ours}, the second halves of {count} windows of {length} predicted"
+    return Row("llamacpp", what, f"llama-perplexity in {kind}", *seconds, f"losses {apart:.0e} ({tolerance:.0e})", "", notes)
+
+
+def decoded(bench, found):
+    """Tokens behind prompts, as `llama-batched-bench` times them. It takes tokens of its own, so nothing is compared."""
+    sources, perplexity = found
+    program = Path(perplexity).with_name("llama-batched-bench")
+    if not program.is_file():
+        print(f"llamacpp: generation is left out: {program} is not built", flush=True)
+        return
+    length, new = bench.size((64, 64), (8, 4))
+    folder = bench.new("llamacpp-decoded")
+    for kind in bench.size(("f32", "bf16", "q8_0"), ("f32",)):
+        model = converted(sources, bench.backbone, folder / f"{kind}.gguf", kind)
+        for batch in bench.size((1, 16), (2,)):
+            prompts = windows(text(bench.real, "test"), bench.backbone, batch, length)
+            (folder / "prompts.json").write_text(json.dumps(prompts))
+            ours_in = "f32" if kind == "f32" else "bf16"
+            driver = bench.started("generate", bench.backbone, folder / "prompts.json", ours_in, new, "")
+
+            def ours():
+                return answer(driver, str(batch))["seconds"], None
+
+            def theirs():
+                command = [program, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
+                command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads, "-ctk", "f32", "-ctv", "f32"]
+                command += ["-fa", "on", "--output-format", "jsonl"]
+                done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+                rows = [json.loads(line) for line in (done.stdout + done.stderr).splitlines() if line.startswith("{")]
+                if done.returncode or len(rows) != 1:
+                    raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+                return rows[0]["t_pp"] + rows[0]["t_tg"], None
+
+            ours(), theirs()
+            seconds, _ = bench.by_turns(ours, theirs)
+            driver.communicate()
+            speed = [f"{batch * new / statistics.median(of):,.0f}" for of in seconds]
+            what = f"{batch} prompts of {length} tokens together, {new} greedy ones behind each, {ours_in}"
+            notes = [f"{speed[0]} tokens/s against {speed[1]}", "llama-batched-bench takes tokens of its own"]
+            yield Row("llamacpp", what, f"llama.cpp in {kind}", *seconds, "", "", notes)
 
 
 # Those that weights take in, and one that they do not.

@@ -139,6 +139,8 @@ def generate(bench):
     for batch in bench.size((1, 16), (2,)):
         prompts = windows(text(bench.real, "test"), bench.backbone, max(batch, bench.size(4, 2)), length)
         yield generate_in(bench, "generate", bench.backbone, (prompts, new, batch), ("f32", "float32"))
+    prompts = windows(text(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
+    yield generate_in(bench, "generate", bench.backbone, (prompts, new, len(prompts)), ("f32", "float32"), cuts_of(bench))
     if bench.quick:
         return
     folder = random_wide(bench)
@@ -148,14 +150,35 @@ def generate(bench):
         yield generate_in(bench, "generate", folder, (prompts, 8, 1), how)
 
 
-def generate_in(bench, part, backbone, given, how):
-    """Both sides in one float type. In bf16 a token near a tie may be another: how many are alike is said."""
+def cuts_of(bench):
+    """Ten cuts as late as the paper's: ends of the layers that are left out, the last one stays."""
+    layers = json.loads((bench.backbone / "config.json").read_text())["num_hidden_layers"]
+    every = [(end - depth, end) for end in range(layers - 1, 0, -1) for depth in (1, 2, 3, 4, 5) if end - depth > layers // 2]
+    return every[: bench.size(10, 2)]
+
+
+def without(model, layers, cut):
+    """The same model without some layers, whose cache is numbered anew."""
+    import torch
+
+    kept = [layer for at, layer in enumerate(layers) if not cut[0] <= at < cut[1]]
+    for at, layer in enumerate(kept):
+        layer.self_attn.layer_idx = at
+    model.model.layers, model.config.num_hidden_layers = torch.nn.ModuleList(kept), len(kept)
+    return model
+
+
+def generate_in(bench, part, backbone, given, how, cuts=()):
+    """Both sides in one float type. In bf16 a token near a tie may be another: how many are alike is said. With cuts, the
+    dense backbone and each variant: ours together, theirs one after the other."""
     import torch
 
     (prompts, new, batch), (kind, theirs_kind) = given, how
     file = bench.folder / "prompts.json"
     file.write_text(json.dumps(prompts))
-    driver, model = bench.started("generate", backbone, file, kind, new), load(backbone, theirs_kind)
+    named = ",".join(f"{first}-{end}" for first, end in cuts)
+    driver, model = bench.started("generate", backbone, file, kind, new, named), load(backbone, theirs_kind)
+    layers = list(model.model.layers)
     settings = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
 
     def ours():
@@ -165,22 +188,26 @@ def generate_in(bench, part, backbone, given, how):
     def theirs():
         started, found = time.perf_counter(), []
         with torch.inference_mode():
-            for first in range(0, len(prompts), batch):
-                some = torch.tensor(prompts[first : first + batch])
-                made = model.generate(some, attention_mask=torch.ones_like(some), eos_token_id=None, **settings)
-                found += made[:, some.shape[1] :].tolist()
+            for cut in [(0, 0), *cuts]:
+                without(model, layers, cut)
+                for first in range(0, len(prompts), batch):
+                    some = torch.tensor(prompts[first : first + batch])
+                    made = model.generate(some, attention_mask=torch.ones_like(some), eos_token_id=None, **settings)
+                    found += made[:, some.shape[1] :].tolist()
         return time.perf_counter() - started, found
 
     ours(), theirs()
     seconds, (mine, other) = bench.by_turns(ours, theirs)
     driver.communicate()
     alike = sum(a == b for one, two in zip(mine, other) for a, b in zip(one, two))
-    all_tokens = len(prompts) * new
+    all_tokens = len(prompts) * new * (1 + len(cuts))
     if kind == "f32" and alike < all_tokens:
         raise Differs(f"greedy tokens: {alike} of {all_tokens} alike")
     speed = [f"{all_tokens / statistics.median(of):,.1f}" for of in seconds]
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
     what = f"{len(prompts)} prompts of {len(prompts[0])} tokens, {new} greedy ones behind each, {batch} together, C = {channels}, {kind}"
+    if cuts:
+        what += f", dense and {len(cuts)} cuts"
     notes = [f"{speed[0]} tokens/s against {speed[1]}"]
     return Row(part, what, f"transformers in {kind}", *seconds, f"{alike} of {all_tokens} tokens alike", "", notes)
 

@@ -1,6 +1,6 @@
 """llama.cpp's own converter, told what the pre-tokenizer of a folder is where it does not know it.
 
-    python to_gguf.py LLAMA.CPP FOLDER OUT.gguf
+    python to_gguf.py LLAMA.CPP FOLDER OUT.gguf f32|bf16|q8_0
 
 The converter knows pre-tokenizers by a hash over the ids of a text, so by the vocabulary too: no tokenizer that it was not
 taught is taken. Which one it is can be read in tokenizer.json; bytes split as GPT-2 does are the only ones told here.
@@ -21,7 +21,7 @@ def split_as_gpt2(folder):
     return bool(plain and whole["model"]["type"] == "BPE" and not whole["normalizer"])
 
 
-def main(sources, folder, out):
+def main(sources, folder, out, kind):
     sys.path.insert(0, sources)
     sys.path.insert(1, f"{sources}/gguf-py")
     from conversion.base import TextModel
@@ -37,7 +37,7 @@ def main(sources, folder, out):
             return "gpt-2"
 
     TextModel.get_vocab_base_pre = told
-    sys.argv = ["convert_hf_to_gguf.py", "--outtype", "f32", "--outfile", out, folder]
+    sys.argv = ["convert_hf_to_gguf.py", "--outtype", kind, "--outfile", out, folder]
     runpy.run_path(f"{sources}/convert_hf_to_gguf.py", run_name="__main__")
 
 
