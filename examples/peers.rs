@@ -142,7 +142,9 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
         let started = Instant::now();
         let made = continued(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
-        let ids: Vec<Vec<u32>> = made.into_iter().flatten().map(|of| of.ids).collect();
+        // Program by program, as whoever runs one after the other has them.
+        let of_program = |program: usize| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice());
+        let ids: Vec<&[u32]> = (0..programs.len()).flat_map(of_program).collect();
         Ok(json!({"seconds": seconds, "ids": ids}))
     })
 }
