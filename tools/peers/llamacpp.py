@@ -184,9 +184,14 @@ def decoded(bench, found):
             def theirs():
                 command = [program, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
                 command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads, "-ctk", "f32", "-ctv", "f32"]
-                command += ["-fa", "on", "--output-format", "jsonl"]
-                done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-                rows = [json.loads(line) for line in (done.stdout + done.stderr).splitlines() if line.startswith("{")]
+                command += ["-fa", "on", "--output-format", "jsonl", "-lv", 4]
+                # Its log goes through a thread, and its end sometimes comes before the last lines: once more then.
+                for _ in range(8):
+                    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+                    said = (done.stdout + done.stderr).splitlines()
+                    rows = [json.loads(line[line.index("{") :]) for line in said if '{"n_kv_max"' in line and line.endswith("}")]
+                    if done.returncode or len(rows) == 1:
+                        break
                 if done.returncode or len(rows) != 1:
                     raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
                 return rows[0]["t_pp"] + rows[0]["t_tg"], None
