@@ -50,9 +50,9 @@ pub trait Decoding {
 }
 
 /// What decoding needs of an engine.
-pub(super) trait Cached {
+pub(super) trait Cached: Sync {
     /// Keys and values of one block at one step.
-    type Block;
+    type Block: Send;
 
     /// Is told whose weights a step needs that is about to run, and which others come next.
     fn expect(&self, now: Option<usize>, next: Option<usize>);
@@ -175,8 +175,8 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
     Ok(x.index_select(&Tensor::new(rows, x.device())?, 0)?)
 }
 
-impl<M: Cached> Decoding for TrieDecoding<'_, M> {
-    fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
+impl<M: Cached> TrieDecoding<'_, M> {
+    fn run_here(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
         let of_run = |run: &Run| vec![Vec::new(); run.programs.len()];
         let mut outputs: Vec<Vec<Vec<f32>>> = runs.iter().map(of_run).collect();
         let firsts: Vec<usize> = runs
@@ -226,6 +226,13 @@ impl<M: Cached> Decoding for TrieDecoding<'_, M> {
             *self.lengths.entry(run.block).or_default() += run.ids.len();
         }
         Ok(outputs)
+    }
+}
+
+impl<M: Cached> Decoding for TrieDecoding<'_, M> {
+    fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
+        // On one of the pool's threads: from elsewhere each of a token's hundred small products wakes one, and waits for it.
+        rayon::scope(|_| self.run_here(runs))
     }
 
     fn free(&mut self, block: BlockId) {
