@@ -5,7 +5,8 @@
 //! | --- | --- |
 //! | `aggregation: !function utils.weighted_f1_score`, whose file has scikit-learn's `f1_score(…, average="weighted")` | `aggregation: weighted_f1` |
 //! | `process_docs: !function utils.f`, where `f` is `return dataset.filter(lambda x: x["column"] == "value")` and no more | `keep_rows: {column: value}` |
-//! | the same by `partial(process_docs, category=…)` over a list `CATEGORIES` | `keep_rows: {column: value}` |
+//! | `f = partial(process_docs, of="value")`, where `process_docs(dataset, of)` compares with `of`, or with an f-string around it | `keep_rows: {column: value}` |
+//! | such a `partial` for each of a list in the file, under its name in lower case or with other letters | `keep_rows: {column: value}` |
 
 use std::path::Path;
 
@@ -59,39 +60,98 @@ pub fn is_weighted_f1(hook: &str, place: &Place) -> bool {
     rest.contains(&KNOWN[4].to_owned()) && rest.iter().all(|line| KNOWN.contains(&line.as_str()))
 }
 
+/// A text as Python writes it, without escapes.
+const TEXT: &str = r#""[^"\\]*"|'[^'\\]*'"#;
+
+/// A function that keeps the rows whose column is a value, and does no more.
+struct Kept {
+    /// Its second parameter.
+    parameter: Option<String>,
+    column: Value,
+    /// As Python writes it: a text, the parameter, or an f-string around it.
+    value: String,
+}
+
+impl Kept {
+    fn read(lines: &[&str]) -> Option<Self> {
+        let (head, inside) = lines.split_first()?;
+        let whole = format!(
+            r#"^return ([A-Za-z0-9_]+)\.filter\( ?lambda ([A-Za-z0-9_]+): ([A-Za-z0-9_]+)\[({TEXT})\] == (f?"[^"\\]*"|f?'[^'\\]*'|[A-Za-z0-9_]+) ?\)$"#
+        );
+        let [rows, given, read, column, value] = only(&whole, &inside.join(" "))?.try_into().ok()?;
+        let parameters = head.split_once('(')?.1.rsplit_once(')')?.0.split(',');
+        let mut names = parameters.map(|of| of.split([':', '=']).next().unwrap_or(of).trim().to_owned());
+        let first = names.next()?;
+        let parameter = names.next();
+        let is_one = first == rows && given == read && names.next().is_none();
+        is_one.then_some(Self { parameter, column: literal(&column)?, value })
+    }
+
+    /// The column with the value that it has to have, where the parameter is `argument`.
+    fn with(self, argument: Option<&str>) -> Option<Value> {
+        let value = match (self.value.strip_prefix('f').filter(|rest| rest.starts_with(['"', '\''])), &self.parameter) {
+            (Some(text), Some(parameter)) => {
+                let text = literal(text)?.as_text()?.to_owned();
+                let (before, after) = text.split_once(&format!("{{{parameter}}}"))?;
+                let plain = !before.contains(['{', '}']) && !after.contains(['{', '}']);
+                plain.then(|| Value::from(format!("{before}{}{after}", argument.unwrap_or_default())))?
+            }
+            (None, Some(parameter)) if *parameter == self.value => Value::from(argument?.to_owned()),
+            (None, _) => literal(&self.value)?,
+            (Some(_), None) => return None,
+        };
+        Some(Value::Map(vec![(self.column, value)]))
+    }
+}
+
+/// What the groups of a pattern found, where it is found once.
+fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
+    let mut found = Pattern::new(pattern).ok()?.find_all(text).ok()?;
+    (found.len() == 1).then(|| found.remove(0))
+}
+
 /// The column and value of a hook that keeps the rows of one value and does no more.
 pub fn kept_rows(hook: &str, place: &Place) -> Option<Value> {
     let (text, function) = source(hook, place)?;
-    let filter = Pattern::new(
-        r#"^return (\w+)\.filter\(lambda (\w+): (\w+)\[("[^"\\]*"|'[^'\\]*')\] == ("[^"\\]*"|'[^'\\]*'|\w+)\)$"#,
-    );
-    let filter = filter.ok()?;
-    let one = |lines: &[&str]| {
-        let [head, line] = lines else { return None };
-        let parts = filter.find_all(line).ok()?.into_iter().next()?;
-        let argument = head.split_once('(')?.1.split([',', ')', ':']).next()?.trim();
-        (argument == parts[0] && parts[1] == parts[2]).then(|| (head.to_string(), parts))
-    };
     if let Some(lines) = body(&text, &function) {
-        let (_, parts) = one(&lines)?;
-        return Some(Value::Map(vec![(literal(&parts[3])?, literal(&parts[4])?)]));
+        return Kept::read(&lines)?.with(None);
     }
-    // global_mmlu: a function for each of a list of categories.
-    let lines = body(&text, "process_docs")?;
-    let (head, parts) = one(&lines)?;
+    let kept = Kept::read(&body(&text, "process_docs")?)?;
+    let parameter = kept.parameter.clone()?;
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let named = head == "def process_docs(dataset, category):"
-        && parts[4] == "category"
-        && flat
-            .contains("f\"process_{category.lower().replace(' ', '_')}\": partial( process_docs, category=category )")
-        && flat.contains("for category in CATEGORIES")
-        && flat.contains("globals().update(process_functions)");
-    let list = text.split_once("CATEGORIES = ")?.1.split_once(']')?.0;
-    let categories = literal(&format!("{list}]"))?;
-    let wanted = categories.as_list()?.iter().find(|one| {
-        one.as_text().is_some_and(|name| format!("process_{}", name.to_lowercase().replace(' ', "_")) == function)
-    });
-    wanted.filter(|_| named).map(|wanted| Some(Value::Map(vec![(literal(&parts[3])?, wanted.clone())])))?
+    // A name for each value.
+    let one = format!(r"(?:^| ){function} = partial\( ?process_docs, {parameter}=({TEXT}),? ?\)");
+    if let Some(found) = only(&one, &flat) {
+        return kept.with(Some(literal(&found[0])?.as_text()?));
+    }
+    // A list of values, whose names are made of them.
+    let many = format!(
+        r#"f"([A-Za-z0-9_]*)\{{([A-Za-z0-9_]+)((?:\.[A-Za-z0-9_]+\([^()]*\))*)\}}([A-Za-z0-9_]*)": partial\( ?process_docs, {parameter}=([A-Za-z0-9_]+),? ?\) for ([A-Za-z0-9_]+) in ([A-Za-z0-9_]+)"#
+    );
+    let [before, named, methods, after, given, each, list] = only(&many, &flat)?.try_into().ok()?;
+    if named != each || given != each || !flat.contains("globals().update(process_functions)") {
+        return None;
+    }
+    let written = only(&format!(r"(?:^| ){list} = (\[[^\]]*\])"), &flat)?;
+    let values = literal(&written[0])?;
+    let is_it =
+        |value: &&str| renamed(value, &methods).is_some_and(|name| format!("{before}{name}{after}") == function);
+    let value = values.as_list()?.iter().filter_map(Value::as_text).find(is_it)?;
+    kept.with(Some(value))
+}
+
+/// What `.lower()` and `.replace('a', 'b')` make of a text, one after the other; none of other methods.
+fn renamed(text: &str, methods: &str) -> Option<String> {
+    let calls = Pattern::new(r"\.([A-Za-z0-9_]+)\(([^()]*)\)").ok()?.find_all(methods).ok()?;
+    calls.into_iter().try_fold(text.to_owned(), |text, call| {
+        let arguments = literal(&format!("[{}]", call[1]))?;
+        let arguments: Vec<&str> = arguments.as_list()?.iter().filter_map(Value::as_text).collect();
+        match (call[0].as_str(), arguments.as_slice()) {
+            ("lower", []) => Some(text.to_lowercase()),
+            ("replace", [from, to]) => Some(text.replace(from, to)),
+            _ => None,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -114,6 +174,23 @@ mod tests {
         assert!(kept_rows("utils.other", &at).is_none());
         assert!(kept_rows("utils.absent", &at).is_none());
         assert!(kept_rows("../utils.law", &at).is_none());
+        let each = "SUBJECTS = [\n    \"Law & Order\",\n    \"Marine\",\n]\n\n\ndef process_docs(dataset, subject):\n    \
+            return dataset.filter(lambda x: x[\"area\"] == subject)\n\n\nprocess_functions = {\n    \
+            f\"process_{one.lower().replace(' & ', '_')}\": partial(\n        process_docs, subject=one\n    )\n    \
+            for one in SUBJECTS\n}\n\nglobals().update(process_functions)\n";
+        let (_folder, at) = place(each);
+        assert_eq!(kept_rows("utils.process_law_order", &at).unwrap().repr(), "{'area': 'Law & Order'}");
+        assert!(kept_rows("utils.process_sea", &at).is_none());
+        let (_folder, at) = place(&each.replace(".lower()", ".title()"));
+        assert!(kept_rows("utils.process_law_order", &at).is_none());
+        let named = "def process_docs(dataset: datasets.Dataset, of) -> datasets.Dataset:\n    return dataset.filter(\n        \
+            lambda row: row['name'] == f\"all.{of}\"\n    )\n\n\nlaw = partial(process_docs, of=\"law\")\n\
+            art = partial(\n    process_docs, of=\"art\"\n)\n";
+        let (_folder, at) = place(named);
+        assert_eq!(kept_rows("utils.art", &at).unwrap().repr(), "{'name': 'all.art'}");
+        assert!(kept_rows("utils.sea", &at).is_none());
+        let (_folder, at) = place(&named.replace("all.{of}", "{other}.{of}"));
+        assert!(kept_rows("utils.art", &at).is_none());
         let weighted = "def weighted_f1_score(items):\n    unzipped_list = list(zip(*items))\n    golds = unzipped_list[0]\n    \
             preds = unzipped_list[1]\n    fscore = f1_score(golds, preds, average=\"weighted\")\n    return fscore\n";
         let (_folder, at) = place(weighted);
