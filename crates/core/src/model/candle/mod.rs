@@ -5,6 +5,8 @@ mod decode;
 mod device;
 mod engine;
 mod fused;
+#[cfg(test)]
+mod fused_test;
 mod half;
 mod head;
 mod layout;
@@ -14,6 +16,7 @@ mod operators;
 pub mod ops;
 mod own;
 mod parts;
+mod scores;
 mod seen;
 
 pub use device::{DeviceName, FloatType, Gpu};

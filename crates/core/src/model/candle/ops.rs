@@ -8,9 +8,9 @@
 use candle_core::{D, DType, Device, Tensor};
 
 use super::fused;
+pub use super::scores::{Scores, capped};
 use crate::error::Result;
 use crate::model::architecture::Activation;
-use crate::model::config::Config;
 
 /// The type that sums are formed in: f32 for half precision, else the tensor's own.
 pub fn wide(x: &Tensor) -> Result<Tensor> {
@@ -97,14 +97,6 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())?)
 }
 
-/// `cap·tanh(x / cap)`, where there is a cap.
-pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
-    match cap {
-        Some(cap) => Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?),
-        None => Ok(x),
-    }
-}
-
 /// Softmax over the last dimension, in f32 (f64 for f64). A row that is −∞ throughout gives NaN.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let x = wide(x)?;
@@ -125,22 +117,6 @@ pub fn log_softmax(x: &Tensor) -> Result<Tensor> {
 /// `x` less the greatest of each row; what is subtracted changes neither softmax nor its gradient.
 fn shifted(x: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
-}
-
-/// What scores of attention are multiplied by, and what bounds them then ([`capped`]).
-#[derive(Debug, Clone, Copy)]
-pub struct Scores {
-    pub scale: f64,
-    pub cap: Option<f32>,
-}
-
-impl Scores {
-    /// Those of a backbone.
-    pub fn of(config: &Config) -> Self {
-        let plain = config.scale == 1.0 / (config.head_dim as f32).sqrt();
-        let scale = if plain { 1.0 / (config.head_dim as f64).sqrt() } else { f64::from(config.scale) };
-        Self { scale, cap: config.score_cap }
-    }
 }
 
 /// Attention of query heads that share keys and values in groups, for several blocks of like shape.

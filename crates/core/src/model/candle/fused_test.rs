@@ -1,0 +1,47 @@
+//! Fused operations beside the plain ones.
+
+use candle_core::{Device, Tensor, Var};
+
+use super::fused::may_be;
+use super::scores::Scores;
+use crate::model::architecture::Activation;
+use crate::model::candle::ops;
+
+fn some(seed: usize, shape: &[usize]) -> Tensor {
+    let count: usize = shape.iter().product();
+    let values: Vec<f32> = (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+fn apart(a: &Tensor, b: &Tensor) -> f32 {
+    assert_eq!(a.dims(), b.dims());
+    (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
+}
+
+/// The plain form, which is taken where an input is a variable.
+fn plain(x: &Tensor) -> Tensor {
+    Var::from_tensor(x).unwrap().as_tensor().clone()
+}
+
+#[test]
+fn fused_operations_are_the_plain_ones() {
+    let (x, weight) = (some(1, &[5, 3, 16]), some(2, &[16]));
+    let (cos, sin) = (some(3, &[5, 8]), some(4, &[5, 8]));
+    assert!(may_be(&[&x, &weight]) && !may_be(&[&plain(&x)]));
+    let norms = [&x, &plain(&x)].map(|x| ops::rms_norm(x, &weight, 1e-5).unwrap());
+    assert!(apart(&norms[0], &norms[1]) < 1e-6);
+    let turned = [&x, &plain(&x)].map(|x| ops::rotate(x, &cos, &sin).unwrap());
+    assert!(apart(&turned[0], &turned[1]) < 1e-6);
+    let gated = [&x, &plain(&x)].map(|x| ops::gated(x, &x.cos().unwrap(), Activation::Silu).unwrap());
+    assert!(apart(&gated[0], &gated[1]) < 1e-6);
+    let sums = [&x, &plain(&x)].map(|x| ops::softmax(x).unwrap());
+    assert!(apart(&sums[0], &sums[1]) < 1e-6);
+    let causal: Vec<f32> = (0..49).map(|i| if i % 7 <= i / 7 { 0.0 } else { f32::NEG_INFINITY }).collect();
+    let mask = Tensor::from_vec(causal, (7, 7), &Device::Cpu).unwrap();
+    let (queries, keys, values) = (some(5, &[2, 7, 4, 16]), some(6, &[2, 7, 2, 16]), some(7, &[2, 7, 2, 16]));
+    for cap in [None, Some(0.5)] {
+        let of = Scores { scale: 0.4, cap };
+        let both = [&queries, &plain(&queries)].map(|x| ops::attention(x, &keys, &values, &mask, of).unwrap());
+        assert!(apart(&both[0], &both[1]) < 1e-6, "{cap:?}");
+    }
+}
