@@ -58,12 +58,12 @@ fn make(
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
     // Another process may have made them while this one waited.
-    match run.presence.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+    match run.known_objects.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         AllStored::All => return Ok(Progressed::Done),
         AllStored::Unclear => return Ok(Progressed::Busy),
         AllStored::Lacking => run.worked(),
     }
-    let made = |variant: &Variant| variant.repairs().all(|key| run.presence.has(run.store, key));
+    let made = |variant: &Variant| variant.repairs().all(|key| run.known_objects.has(run.store, key));
     let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
     left.retain(|variant| {
         let reason = variant.repairs().find_map(|key| run.given_up(key.hash()));
@@ -90,7 +90,7 @@ fn make(
     run.worked();
     done?;
     let repaired = left.iter().filter(|variant| !run.failed(variant.cell));
-    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.presence.found(key));
+    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.known_objects.found(key));
     Ok(Progressed::Done)
 }
 

@@ -126,9 +126,9 @@ impl ChunkRun<'_> {
     /// Stores what every variant scored: one process does, and the others see that it is there.
     fn store(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         let store = self.run.store;
-        let presence = &self.run.presence;
+        let known_objects = &self.run.known_objects;
         let mut left: Vec<&mut ScoredVariant> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
-        let stored = |left: &[&mut ScoredVariant]| presence.all(store, left.iter().map(|of| &of.key));
+        let stored = |left: &[&mut ScoredVariant]| known_objects.all(store, left.iter().map(|of| &of.key));
         let mut lease = None;
         let stands = stored(&left);
         if stands == AllStored::Lacking {
@@ -141,7 +141,7 @@ impl ChunkRun<'_> {
                 AllStored::All => {}
                 AllStored::Unclear => return Ok(Progressed::Busy),
                 AllStored::Lacking => {
-                    left.retain(|of| !presence.knows(of.key.hash()));
+                    left.retain(|of| !known_objects.knows(of.key.hash()));
                     put_scored(self.run, self.eval_set, left)?;
                 }
             }
@@ -152,7 +152,7 @@ impl ChunkRun<'_> {
             match lease {
                 Some(_) => {
                     let kind = scoring.candidates.first().map_or(KIND, |of| of.key.kind());
-                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(kind, hash);
+                    let stored = |hash: &str| known_objects.knows(hash) || store.has_hash(kind, hash);
                     store.retire(journal, stored);
                     store.clear_attempts(&self.journal);
                 }
@@ -375,11 +375,11 @@ impl ChunkRun<'_> {
     /// asked for.
     fn look(&self, candidates: &mut [ScoredVariant]) {
         let first = candidates.iter().find(|candidate| !candidate.settled);
-        if !first.is_some_and(|candidate| self.run.presence.has(self.run.store, &candidate.key)) {
+        if !first.is_some_and(|candidate| self.run.known_objects.has(self.run.store, &candidate.key)) {
             return;
         }
         for candidate in candidates.iter_mut().filter(|candidate| !candidate.settled) {
-            candidate.settled = self.run.presence.has(self.run.store, &candidate.key);
+            candidate.settled = self.run.known_objects.has(self.run.store, &candidate.key);
         }
     }
 }

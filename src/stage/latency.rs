@@ -154,7 +154,7 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     let stored = |variant: &Variant| {
         let key = &variant.latencies[place];
         let whole = matches!(run.store.get(key), Lookup::Whole(_));
-        whole.then(|| run.presence.found(key)).is_some()
+        whole.then(|| run.known_objects.found(key)).is_some()
     };
     if !run.settings.retime && backbone.variants.iter().filter(left).all(stored) {
         return Ok(Progressed::Done);
@@ -177,7 +177,7 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[place]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
-        run.presence.found(&candidate.key);
+        run.known_objects.found(&candidate.key);
     }
     Ok(Progressed::Done)
 }

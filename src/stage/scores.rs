@@ -105,7 +105,7 @@ fn make(
     let variants: Vec<&Variant> = variants.iter().copied().filter(|of| !run.failed(of.cell)).collect();
     // Where others have done it, nothing has to be read to see that.
     if going.is_none() {
-        match run.presence.all(run.store, variants.iter().map(|of| &of.scores[place])) {
+        match run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) {
             AllStored::All => return Ok(Progressed::Found),
             AllStored::Unclear => return Ok(Progressed::Busy),
             AllStored::Lacking => {}
@@ -113,7 +113,7 @@ fn make(
     }
     if going.is_none()
         && take_over(run, backbone, place, &variants)?
-        && run.presence.all(run.store, variants.iter().map(|of| &of.scores[place])) == AllStored::All
+        && run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) == AllStored::All
     {
         return Ok(Progressed::Done);
     }
@@ -157,7 +157,7 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants:
     let mut known = Vec::new();
     for variant in variants {
         let own = &variant.scores[place];
-        if run.presence.has(run.store, own) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *own) {
+        if run.known_objects.has(run.store, own) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *own) {
             continue;
         }
         let whole = key(backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);

@@ -41,7 +41,7 @@ pub(crate) struct Context<'a> {
     pub(crate) stop: &'a AtomicBool,
     /// Of a worker.
     pub(crate) terms: Option<WorkerLimits>,
-    pub(crate) presence: KnownObjects,
+    pub(crate) known_objects: KnownObjects,
     /// The hashes of the scores that were stored here.
     scores: Mutex<BTreeSet<String>>,
     idle: Mutex<Idle>,
@@ -66,7 +66,7 @@ struct Idle {
 impl<'a> Context<'a> {
     pub(crate) fn new(
         Given { grid, inputs }: Given<'a>,
-        presence: KnownObjects,
+        known_objects: KnownObjects,
         Conditions { store, settings, reporter, stop, terms }: Conditions<'a>,
     ) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl<'a> Context<'a> {
             reporter,
             stop,
             terms,
-            presence,
+            known_objects,
             scores: Mutex::default(),
             idle: Mutex::new(Idle { since: store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
@@ -128,7 +128,7 @@ impl<'a> Context<'a> {
     pub(crate) fn look_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
             let mut complete = lock(&self.complete);
-            let whole = || variant.keys().all(|key| self.presence.knows(key.hash()));
+            let whole = || variant.keys().all(|key| self.known_objects.knows(key.hash()));
             if !complete.contains(&variant.cell) && whole() {
                 complete.insert(variant.cell);
                 let cell = self.grid.cells[variant.cell].to_string();
@@ -143,7 +143,7 @@ impl<'a> Context<'a> {
 
     /// Notes that scores were stored here.
     pub(crate) fn stored_scores(&self, key: &Key) {
-        self.presence.found(key);
+        self.known_objects.found(key);
         lock(&self.scores).insert(key.hash().to_owned());
     }
 
@@ -235,7 +235,7 @@ impl<'a> Context<'a> {
             Lookup::Whole(artifact) => Some(artifact),
             Lookup::Absent => None,
             Lookup::Damaged(error) => {
-                self.presence.damaged(key);
+                self.known_objects.damaged(key);
                 self.damaged(&error);
                 None
             }

@@ -177,7 +177,7 @@ impl Worker {
         Heartbeat { disk, process: self.process.clone(), record: self.record.clone(), uses }
     }
 
-    /// A process without a heart that beats by itself.
+    /// A process without a heartbeat of its own.
     fn begin(root: &Path, words: StoreWords, process: Process, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
         let (processes, claims) = (root.join("processes"), root.join("claims"));
         let record = processes.join(format!("{}.json", process.id));
@@ -329,7 +329,7 @@ impl Worker {
         if let Some(lives) = process.owner.lives() {
             return lives;
         }
-        // Its heart beats in its own record; a claim that is a copy stands still. Without a record it is gone.
+        // Its heartbeat is in its own record; a claim that is a copy stands still. Without a record it is gone.
         let record = self.processes.join(format!("{}.json", process.id));
         let now_at = match processes::read(&*self.disk, &record) {
             Some(Process { beat, .. }) => beat,

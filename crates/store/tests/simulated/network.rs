@@ -163,7 +163,7 @@ pub(crate) struct Client {
     operations: AtomicU64,
     /// It went down: nothing that it does reaches the server.
     down: AtomicBool,
-    /// Until when it is halted, in microseconds: its heart does not beat.
+    /// Until when it is halted, in microseconds: it has no heartbeat.
     halted: Arc<AtomicU64>,
     seen: Mutex<HashMap<String, Seen>>,
     lists: Mutex<HashMap<String, (Duration, Vec<String>)>>,

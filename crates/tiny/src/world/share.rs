@@ -24,7 +24,7 @@ pub(super) fn share(text: &str) -> Share {
 }
 
 /// A number below `limit` (not 0) that depends on the text's words alone.
-pub(super) fn lot(text: &str, limit: usize) -> usize {
+pub(super) fn drawn(text: &str, limit: usize) -> usize {
     ((mixed(text) >> 8) % limit as u64) as usize
 }
 

@@ -3,7 +3,7 @@
 use super::draw::Draw;
 use super::facts::{Fact, Facts, Free, is_hop};
 use super::relation::RELATIONS;
-use super::share::{Share, lot, share};
+use super::share::{Share, drawn, share};
 use super::text::{bare, capital, fill};
 use super::words::WORDS;
 
@@ -117,14 +117,15 @@ impl Facts {
                     .iter()
                     .enumerate()
                     .any(|(other, template)| other != at && self.clause(fact, template, false).contains(&clause));
-                let open =
-                    inside || ending(template).is_none() || at == lot(&format!("say {link} {name}"), statements.len());
+                let open = inside
+                    || ending(template).is_none()
+                    || at == drawn(&format!("say {link} {name}"), statements.len());
                 if open || share(&clause) != Share::Scored {
                     free.statements |= 1 << at;
                 }
             }
             for (at, template) in questions.iter().enumerate() {
-                let open = at == lot(&format!("ask {link} {name}"), questions.len());
+                let open = at == drawn(&format!("ask {link} {name}"), questions.len());
                 let asked = format!("{} {value}", self.clause(fact, template, false));
                 if open || share(&asked) != Share::Scored {
                     free.questions |= 1 << at;
@@ -143,7 +144,7 @@ impl Facts {
         }
         let mut subjects: Vec<(String, usize, usize)> = self
             .of_link(link)
-            .map(|fact| (self.value(fact).to_owned(), lot(self.name(self.subject(fact)), 1 << 20), fact.subject))
+            .map(|fact| (self.value(fact).to_owned(), drawn(self.name(self.subject(fact)), 1 << 20), fact.subject))
             .collect();
         subjects.sort();
         subjects.into_iter().skip(link % 4).step_by(4).map(|(_, _, subject)| subject).collect()
