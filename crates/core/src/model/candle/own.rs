@@ -148,7 +148,7 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
     if experts.is_some_and(|of| class == "MixtralForCausalLM" && !of.normalised)
         || config.sparse.contains(&false) && experts.is_some()
     {
-        return Err(lacks("such experts"));
+        return Err(lacks("experts in some layers only, or whose weights are not made to sum to 1"));
     }
     let scalar = (1.0 / f64::from(config.scale).powi(2)).round();
     let activation = if gemma { "gelu_pytorch_tanh" } else { "silu" };
