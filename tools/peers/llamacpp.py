@@ -18,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from bench import LOSS, LOSS_BF16, TINY, Differs, Row, answer, difference, fastest
-from text import joined, text, windows
+from text import joined, random_wide, text, windows
 
 HOW = "set LLAMA_CPP to the folder of its sources, with llama-perplexity in build/bin there or on PATH"
 # Its contexts are multiples of so many tokens.
@@ -163,46 +163,61 @@ def halves(bench, found, kind):
 
 def decoded(bench, found):
     """Tokens behind prompts, as `llama-batched-bench` times them. It takes tokens of its own, so nothing is compared."""
-    sources, perplexity = found
-    program = Path(perplexity).with_name("llama-batched-bench")
+    program = Path(found[1]).with_name("llama-batched-bench")
     if not program.is_file():
         print(f"llamacpp: generation is left out: {program} is not built", flush=True)
         return
     length, new = bench.size((64, 64), (8, 4))
-    folder = bench.new("llamacpp-decoded")
-    for kind in bench.size(("f32", "bf16", "q8_0"), ("f32",)):
-        model = converted(sources, bench.backbone, folder / f"{kind}.gguf", kind)
+    kinds = bench.size(("f32", "bf16", "q8_0"), ("f32",))
+    prompts = windows(text(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
+    for kind in kinds:
         for batch in bench.size((1, 16), (2,)):
-            prompts = windows(text(bench.real, "test"), bench.backbone, batch, length)
-            (folder / "prompts.json").write_text(json.dumps(prompts))
-            ours_in = "f32" if kind == "f32" else "bf16"
-            driver = bench.started("generate", bench.backbone, folder / "prompts.json", ours_in, new, "")
+            yield decoded_in(bench, (found[0], program), bench.backbone, (prompts[:batch], new), kind)
+    if bench.quick:
+        return
+    folder = random_wide(bench)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        # Its converter wants one, and fills it up to the model's ids.
+        shutil.copy(TINY / "llama" / file, folder)
+    for kind in kinds:
+        yield decoded_in(bench, (found[0], program), folder, ([[(at * 31) % 4096 for at in range(16)]], 16), kind)
 
-            def ours():
-                return answer(driver, str(batch))["seconds"], None
 
-            def theirs():
-                command = [program, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
-                command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads, "-ctk", "f32", "-ctv", "f32"]
-                command += ["-fa", "on", "--output-format", "jsonl", "-lv", 4]
-                # Its log goes through a thread, and its end sometimes comes before the last lines: once more then.
-                for _ in range(8):
-                    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-                    said = (done.stdout + done.stderr).splitlines()
-                    rows = [json.loads(line[line.index("{") :]) for line in said if '{"n_kv_max"' in line and line.endswith("}")]
-                    if done.returncode or len(rows) == 1:
-                        break
-                if done.returncode or len(rows) != 1:
-                    raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-                return rows[0]["t_pp"] + rows[0]["t_tg"], None
+def decoded_in(bench, found, backbone, given, kind):
+    """All prompts together."""
+    (sources, program), (prompts, new) = found, given
+    folder, batch, length = bench.new("llamacpp-decoded"), len(prompts), len(prompts[0])
+    model = converted(sources, backbone, folder / "model.gguf", kind)
+    (folder / "prompts.json").write_text(json.dumps(prompts))
+    ours_in = "f32" if kind == "f32" else "bf16"
+    driver = bench.started("generate", backbone, folder / "prompts.json", ours_in, new, "")
+    command = [program, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
+    command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads, "-ctk", "f32", "-ctv", "f32"]
+    command += ["-fa", "on", "--output-format", "jsonl", "-lv", 4]
 
-            ours(), theirs()
-            seconds, _ = bench.by_turns(ours, theirs)
-            driver.communicate()
-            speed = [f"{batch * new / statistics.median(of):,.0f}" for of in seconds]
-            what = f"{batch} prompts of {length} tokens together, {new} greedy ones behind each, {ours_in}"
-            notes = [f"{speed[0]} tokens/s against {speed[1]}", "llama-batched-bench takes tokens of its own"]
-            yield Row("llamacpp", what, f"llama.cpp in {kind}", *seconds, "", "", notes)
+    def ours():
+        return answer(driver, str(batch))["seconds"], None
+
+    def theirs():
+        # Its log goes through a thread, and its end sometimes comes before the last lines: once more then.
+        for _ in range(8):
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+            said = (done.stdout + done.stderr).splitlines()
+            rows = [json.loads(line[line.index("{") :]) for line in said if '{"n_kv_max"' in line and line.endswith("}")]
+            if done.returncode or len(rows) == 1:
+                break
+        if done.returncode or len(rows) != 1:
+            raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+        return rows[0]["t_pp"] + rows[0]["t_tg"], None
+
+    ours(), theirs()
+    seconds, _ = bench.by_turns(ours, theirs)
+    driver.communicate()
+    speed = [f"{batch * new / statistics.median(of):,.1f}" for of in seconds]
+    channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
+    what = f"{batch} prompts of {length} tokens together, {new} greedy ones behind each, C = {channels}, {ours_in}"
+    notes = [f"{speed[0]} tokens/s against {speed[1]}", "llama-batched-bench takes tokens of its own"]
+    return Row("llamacpp", what, f"llama.cpp in {kind}", *seconds, "", "", notes)
 
 
 # Those that weights take in, and one that they do not.
