@@ -93,8 +93,10 @@ impl Kept {
             (Some(text), Some(parameter)) => {
                 let text = literal(text)?.as_text()?.to_owned();
                 let (before, after) = text.split_once(&format!("{{{parameter}}}"))?;
-                let plain = !before.contains(['{', '}']) && !after.contains(['{', '}']);
-                plain.then(|| Value::from(format!("{before}{}{after}", argument.unwrap_or_default())))?
+                if [before, after].iter().any(|part| part.contains(['{', '}'])) {
+                    return None;
+                }
+                Value::from(format!("{before}{}{after}", argument?))
             }
             (None, Some(parameter)) if *parameter == self.value => Value::from(argument?.to_owned()),
             (None, _) => literal(&self.value)?,
@@ -118,25 +120,26 @@ pub fn kept_rows(hook: &str, place: &Place) -> Option<Value> {
     }
     let kept = Kept::read(&body(&text, "process_docs")?)?;
     let parameter = kept.parameter.clone()?;
-    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     // A name for each value.
-    let one = format!(r"(?:^| ){function} = partial\( ?process_docs, {parameter}=({TEXT}),? ?\)");
-    if let Some(found) = only(&one, &flat) {
+    let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
+    if let Some(found) = only(&one, &text) {
         return kept.with(Some(literal(&found[0])?.as_text()?));
     }
     // A list of values, whose names are made of them.
+    let name = "[A-Za-z0-9_]";
     let many = format!(
-        r#"f"([A-Za-z0-9_]*)\{{([A-Za-z0-9_]+)((?:\.[A-Za-z0-9_]+\([^()]*\))*)\}}([A-Za-z0-9_]*)": partial\( ?process_docs, {parameter}=([A-Za-z0-9_]+),? ?\) for ([A-Za-z0-9_]+) in ([A-Za-z0-9_]+)"#
+        r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#
     );
-    let [before, named, methods, after, given, each, list] = only(&many, &flat)?.try_into().ok()?;
-    if named != each || given != each || !flat.contains("globals().update(process_functions)") {
+    let [before, named, methods, after, given, each, list] = only(&many, &text)?.try_into().ok()?;
+    if named != each || given != each || !text.contains("\nglobals().update(process_functions)\n") {
         return None;
     }
-    let written = only(&format!(r"(?:^| ){list} = (\[[^\]]*\])"), &flat)?;
+    let written = only(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
     let values = literal(&written[0])?;
     let is_it =
-        |value: &&str| renamed(value, &methods).is_some_and(|name| format!("{before}{name}{after}") == function);
-    let value = values.as_list()?.iter().filter_map(Value::as_text).find(is_it)?;
+        |value: &&str| renamed(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function);
+    // Of two values with one name the last is Python's.
+    let value = values.as_list()?.iter().rev().filter_map(Value::as_text).find(is_it)?;
     kept.with(Some(value))
 }
 
@@ -181,6 +184,8 @@ mod tests {
         let (_folder, at) = place(each);
         assert_eq!(kept_rows("utils.process_law_order", &at).unwrap().repr(), "{'area': 'Law & Order'}");
         assert!(kept_rows("utils.process_sea", &at).is_none());
+        let (_folder, at) = place(&each.replace("\"Marine\"", "\"Marine  Law\"").replace("' & ', '_'", "' ', ''"));
+        assert_eq!(kept_rows("utils.process_marinelaw", &at).unwrap().repr(), "{'area': 'Marine  Law'}");
         let (_folder, at) = place(&each.replace(".lower()", ".title()"));
         assert!(kept_rows("utils.process_law_order", &at).is_none());
         let named = "def process_docs(dataset: datasets.Dataset, of) -> datasets.Dataset:\n    return dataset.filter(\n        \
@@ -189,6 +194,8 @@ mod tests {
         let (_folder, at) = place(named);
         assert_eq!(kept_rows("utils.art", &at).unwrap().repr(), "{'name': 'all.art'}");
         assert!(kept_rows("utils.sea", &at).is_none());
+        // Called by itself it would want its parameter, or has one of its own.
+        assert!(kept_rows("utils.process_docs", &at).is_none());
         let (_folder, at) = place(&named.replace("all.{of}", "{other}.{of}"));
         assert!(kept_rows("utils.art", &at).is_none());
         let weighted = "def weighted_f1_score(items):\n    unzipped_list = list(zip(*items))\n    golds = unzipped_list[0]\n    \
