@@ -5,7 +5,9 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Result as Candle, Tensor};
 use candle_nn::VarBuilder;
-use candle_transformers::models::{gemma2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smol};
+use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
+use candle_transformers::models::smol::smollm3;
+use candle_transformers::models::{gemma2, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -42,55 +44,21 @@ impl CandlesOwn {
                 tensors.insert(name, tensor.to_dtype(DType::F32)?);
             }
         }
-        let weights = move || VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu);
-        // A model keeps keys and values, and not all of them can be emptied from outside: each text gets a fresh one.
+        let from = (entries, tensors);
         Ok(Self(match config.architecture.class {
-            "LlamaForCausalLM" => {
-                let of = parse::<llama::LlamaConfig>(entries)?.into_config(false);
-                let model = llama::Llama::load(weights(), &of)?;
-                Box::new(move |ids| {
-                    model.forward(ids, 0, &mut llama::Cache::new(false, DType::F32, &of, &Device::Cpu)?)
-                })
-            }
-            "MistralForCausalLM" => {
-                let of: mistral::Config = parse(entries)?;
-                Box::new(move |ids| mistral::Model::new(&of, weights())?.forward(ids, 0))
-            }
-            "Qwen2ForCausalLM" => {
-                let of: qwen2::Config = parse(entries)?;
-                Box::new(move |ids| qwen2::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
-            }
-            "Qwen3ForCausalLM" => {
-                let of: qwen3::Config = parse(entries)?;
-                Box::new(move |ids| qwen3::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
-            }
-            "Qwen3MoeForCausalLM" => {
-                let of: qwen3_moe::Config = parse(entries)?;
-                Box::new(move |ids| qwen3_moe::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
-            }
-            "Olmo2ForCausalLM" => {
-                let of: olmo2::Config = parse(entries)?;
-                Box::new(move |ids| olmo2::Model::new(&of, weights())?.forward(ids, 0))
-            }
-            "Gemma2ForCausalLM" => {
-                let of: gemma2::Config = parse(entries)?;
-                Box::new(move |ids| gemma2::Model::new(false, &of, weights())?.forward(ids, 0))
-            }
-            "Phi3ForCausalLM" => {
-                let of: phi3::Config = parse(entries)?;
-                Box::new(move |ids| phi3::Model::new(&of, weights())?.forward(ids, 0))
-            }
-            "MixtralForCausalLM" => {
-                let of: mixtral::Config = parse(entries)?;
-                Box::new(move |ids| mixtral::Model::new(&of, weights())?.forward(ids, 0))
-            }
-            "SmolLM3ForCausalLM" => {
-                let of: smol::smollm3::Config = parse(entries)?;
-                Box::new(move |ids| smol::smollm3::ModelForCausalLM::new(&of, weights())?.forward(ids, 0))
-            }
+            "LlamaForCausalLM" => own(from, llama, |(model, cache), ids, at| model.forward(ids, at, cache)),
+            "MistralForCausalLM" => own(from, mistral::Model::new, mistral::Model::forward),
+            "Qwen2ForCausalLM" => own(from, qwen2::ModelForCausalLM::new, qwen2::ModelForCausalLM::forward),
+            "Qwen3ForCausalLM" => own(from, qwen3::ModelForCausalLM::new, qwen3::ModelForCausalLM::forward),
+            "Qwen3MoeForCausalLM" => own(from, qwen3_moe::ModelForCausalLM::new, qwen3_moe::ModelForCausalLM::forward),
+            "Olmo2ForCausalLM" => own(from, olmo2::Model::new, olmo2::Model::forward),
+            "Gemma2ForCausalLM" => own(from, |of, vb| gemma2::Model::new(false, of, vb), gemma2::Model::forward),
+            "Phi3ForCausalLM" => own(from, phi3::Model::new, phi3::Model::forward),
+            "MixtralForCausalLM" => own(from, mixtral::Model::new, mixtral::Model::forward),
+            "SmolLM3ForCausalLM" => own(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward),
             // That of Gemma 3 copies keys into its cache as only other devices can.
             other => return Err(lacks(other)),
-        }))
+        }?))
     }
 
     /// Logits behind the last of a text's tokens, `[vocab]`.
@@ -102,6 +70,24 @@ impl CandlesOwn {
         let logits = (self.0)(&ids)?; // [1, vocab] or [1, 1, vocab]
         Ok(logits.flatten_all()?.to_vec1()?)
     }
+}
+
+/// A model of a config and weights. It keeps keys and values that not all can forget: each text gets a fresh one.
+fn own<C: DeserializeOwned + 'static, M: 'static>(
+    (entries, tensors): (Map<String, Value>, HashMap<String, Tensor>),
+    new: fn(&C, VarBuilder<'_>) -> Candle<M>,
+    forward: fn(&mut M, &Tensor, usize) -> Candle<Tensor>,
+) -> Result<Forward> {
+    let config: C = serde_json::from_value(Value::Object(entries)).map_err(|of| Error::bad_input(of.to_string()))?;
+    Ok(Box::new(move |ids| {
+        let weights = VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu);
+        forward(&mut new(&config, weights)?, ids, 0)
+    }))
+}
+
+fn llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)> {
+    let config = config.clone().into_config(false);
+    Ok((Llama::load(weights, &config)?, Cache::new(false, DType::F32, &config, &Device::Cpu)?))
 }
 
 /// The config as candle-transformers' structs read it. What they leave out of the computation is refused.
@@ -172,10 +158,6 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
         Value::Object(map) => Ok(map),
         _ => Err(Error::job("a config that is no object")),
     }
-}
-
-fn parse<T: DeserializeOwned>(entries: Map<String, Value>) -> Result<T> {
-    serde_json::from_value(Value::Object(entries)).map_err(|error| Error::bad_input(error.to_string()))
 }
 
 fn lacks(what: &str) -> Error {
