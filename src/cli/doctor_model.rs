@@ -90,8 +90,8 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     Ok(lines)
 }
 
-/// The logits of a text by the own kernels beside those of candle's engine, and of candle-transformers' own model: they share
-/// no arithmetic, and the last no line of code.
+/// The logits of a text by the own kernels beside those of candle's engine, whose products are another library's, and beside
+/// candle-transformers' own model, in which no line is this project's.
 fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     let program = whole(config, model)?;
     // Models of candle-transformers have their windows one token wider, or none.
