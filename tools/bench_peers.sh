@@ -2,7 +2,7 @@
 # ghostlab beside its peers, side by side in one run: `tools/bench_peers.sh [PART...] [--quick] …`, `--help` for the rest.
 #
 # Python is GHOSTLAB_PYTHON, or an environment of the build's own, which is made here with what .ci/run installs there.
-# llama.cpp is looked for where LLAMA_CPP says, and left out, with a line that says so, where it is not. It is never fetched or built here.
+# llama.cpp is looked for where LLAMA_CPP says, and ik_llama.cpp where IK_LLAMA_CPP does; either is left out, with a line that says so, where it is not. Neither is ever fetched or built here.
 # Without arguments all parts run at full size and docs/peers.md is written.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -22,6 +22,7 @@ PARTS = {
     "wide": "the same of two layers of Llama-3.1-8B (random weights), with its head",
     "generate": "greedy tokens behind prompts, against transformers",
     "llamacpp": "one dense forward in f32, bf16 and q8_0, and greedy tokens, against llama.cpp, where LLAMA_CPP names it",
+    "ik": "the same against ik_llama.cpp, where IK_LLAMA_CPP names it, too",
     "choices": "900 documents of nine tasks under the dense backbone, against lm-evaluation-harness",
     "grid": "dense and ten repaired variants on 200 windows, against transformers one variant after the other",
     "solve": "the least-squares map of 4,096 channels, against torch",

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
@@ -27,8 +28,21 @@ LEAST = 256
 OPTIONS = [(512, 512, "off"), (512, 512, "on"), (2048, 512, "on"), (2048, 2048, "on")]
 
 
+@dataclass
+class Peer:
+    """A program of the family, and the sources of llama.cpp, whose converter makes the models of all."""
+
+    name: str
+    sources: str
+    perplexity: Path
+
+    @property
+    def batched(self):
+        return self.perplexity.with_name("llama-batched-bench")
+
+
 def present():
-    """The folder of llama.cpp's sources and its program; or nothing, and why not."""
+    """llama.cpp; or nothing, and why not."""
     sources = os.environ.get("LLAMA_CPP")
     if not sources:
         return None, "LLAMA_CPP is not set"
@@ -40,7 +54,7 @@ def present():
         return None, f"llama-perplexity is neither {built} nor on PATH"
     if not find_spec("sentencepiece"):
         return None, "its converter needs Python's sentencepiece"
-    return (sources, program), None
+    return Peer("llama.cpp", sources, Path(program)), None
 
 
 def converted(sources, folder, out, kind="f32"):
@@ -102,14 +116,14 @@ class Side:
     """A folder and a text on both sides: the same tokens, and the same of them predicted. llama.cpp's weights are of a kind;
     ours are multiplied in bf16 where its are not in f32."""
 
-    def __init__(self, bench, found, backbone, file, count, length, kind="f32"):
+    def __init__(self, bench, peer, backbone, file, count, length, kind="f32"):
         from transformers import AutoTokenizer
 
-        self.bench, (sources, self.program) = bench, found
+        self.bench = bench
         folder = bench.new("llamacpp/side")
         (folder / "text.txt").write_text(joined(file))
-        model = converted(sources, backbone, folder / "model.gguf", kind)
-        self.peer = Perplexity(self.program, model, folder / "text.txt", count, length, bench.threads)
+        model = converted(peer.sources, backbone, folder / "model.gguf", kind)
+        self.peer = Perplexity(peer.perplexity, model, folder / "text.txt", count, length, bench.threads)
         ids = windows(file, backbone, count, length)
         if self.peer.tokens(folder / "logits") != ids:
             raise Differs(f"{backbone}: llama.cpp's tokens of the text are others")
@@ -129,20 +143,37 @@ class Side:
 
 
 def llamacpp(bench):
-    found, why = present()
+    peer, why = present()
     if why:
         print(f"llamacpp: left out: {why} ({HOW})", flush=True)
         return
+    yield from rows(bench, "llamacpp", peer)
+    yield from exports(bench, peer)
+
+
+def ik(bench):
+    """The same beside ik_llama.cpp, a fork with kernels of its own; its models are those of llama.cpp's converter."""
+    folder = os.environ.get("IK_LLAMA_CPP", "")
+    program = Path(folder, "build/bin/llama-perplexity")
+    peer, why = present()
+    if not folder or not program.is_file():
+        why = f"{program} is not there" if folder else "IK_LLAMA_CPP is not set"
+    if why:
+        print(f"ik: left out: {why} (IK_LLAMA_CPP is the folder where it is built; its models need llama.cpp: {HOW})", flush=True)
+        return
+    yield from rows(bench, "ik", Peer("ik_llama.cpp", peer.sources, program))
+
+
+def rows(bench, part, peer):
     for kind in bench.size(("f32", "bf16", "q8_0"), ("f32", "q8_0")):
-        yield halves(bench, found, kind)
-    yield from exports(bench, found)
-    yield from decoded(bench, found)
+        yield halves(bench, part, peer, kind)
+    yield from decoded(bench, part, peer)
 
 
-def halves(bench, found, kind):
+def halves(bench, part, peer, kind):
     """The dense forward where both sides do the same."""
     count, length = bench.size((64, 512), (4, LEAST))
-    side = Side(bench, found, bench.backbone, text(bench.real, "test"), count, length, kind)
+    side = Side(bench, peer, bench.backbone, text(bench.real, "test"), count, length, kind)
     options = fastest(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
     side.ours()
     seconds, (mine, other) = bench.by_turns(side.ours, lambda: side.theirs(options))
@@ -154,25 +185,24 @@ def halves(bench, found, kind):
     notes = [
         f"{speed[0]} tokens/s against {speed[1]}",
         f"perplexity {math.exp(mine[-1]):.4f} and {math.exp(other[-1]):.4f}",
-        f"llama.cpp {version(side.program)} with -b {batch} -ub {together} -fa {fused}, keys and values in f32",
+        f"{peer.name} {version(peer.perplexity)} with -b {batch} -ub {together} -fa {fused}, keys and values in f32",
     ]
     ours = "f32" if kind == "f32" else "bf16"
     what = f"dense forward in {ours}, the second halves of {count} windows of {length} predicted"
-    return Row("llamacpp", what, f"llama-perplexity in {kind}", *seconds, f"losses {apart:.0e} ({tolerance:.0e})", "", notes)
+    return Row(part, what, f"{peer.name}'s llama-perplexity in {kind}", *seconds, f"losses {apart:.0e} ({tolerance:.0e})", "", notes)
 
 
-def decoded(bench, found):
+def decoded(bench, part, peer):
     """Tokens behind prompts, as `llama-batched-bench` times them. It takes tokens of its own, so nothing is compared."""
-    program = Path(found[1]).with_name("llama-batched-bench")
-    if not program.is_file():
-        print(f"llamacpp: generation is left out: {program} is not built", flush=True)
+    if not peer.batched.is_file():
+        print(f"{part}: generation is left out: {peer.batched} is not built", flush=True)
         return
     length, new = bench.size((64, 64), (8, 4))
     kinds = bench.size(("f32", "bf16", "q8_0"), ("f32",))
     prompts = windows(text(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
     for kind in kinds:
         for batch in bench.size((1, 16), (2,)):
-            yield decoded_in(bench, (found[0], program), bench.backbone, (prompts[:batch], new), kind)
+            yield decoded_in(bench, part, peer, bench.backbone, (prompts[:batch], new), kind)
     if bench.quick:
         return
     folder = random_wide(bench)
@@ -180,18 +210,18 @@ def decoded(bench, found):
         # Its converter wants one, and fills it up to the model's ids.
         shutil.copy(TINY / "llama" / file, folder)
     for kind in kinds:
-        yield decoded_in(bench, (found[0], program), folder, ([[(at * 31) % 4096 for at in range(16)]], 16), kind)
+        yield decoded_in(bench, part, peer, folder, ([[(at * 31) % 4096 for at in range(16)]], 16), kind)
 
 
-def decoded_in(bench, found, backbone, given, kind):
+def decoded_in(bench, part, peer, backbone, given, kind):
     """All prompts together."""
-    (sources, program), (prompts, new) = found, given
+    prompts, new = given
     folder, batch, length = bench.new("llamacpp-decoded"), len(prompts), len(prompts[0])
-    model = converted(sources, backbone, folder / "model.gguf", kind)
+    model = converted(peer.sources, backbone, folder / "model.gguf", kind)
     (folder / "prompts.json").write_text(json.dumps(prompts))
     ours_in = "f32" if kind == "f32" else "bf16"
     driver = bench.started("generate", backbone, folder / "prompts.json", ours_in, new, "")
-    command = [program, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
+    command = [peer.batched, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
     command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads, "-ctk", "f32", "-ctv", "f32"]
     command += ["-fa", "on", "--output-format", "jsonl", "-lv", 4]
 
@@ -217,14 +247,14 @@ def decoded_in(bench, found, backbone, given, kind):
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
     what = f"{batch} prompts of {length} tokens together, {new} greedy ones behind each, C = {channels}, {ours_in}"
     notes = [f"{speed[0]} tokens/s against {speed[1]}", "llama-batched-bench takes tokens of its own"]
-    return Row("llamacpp", what, f"llama.cpp in {kind}", *seconds, "", "", notes)
+    return Row(part, what, f"{peer.name} in {kind}", *seconds, "", "", notes)
 
 
 # Those that weights take in, and one that they do not.
 PLAIN, BESIDE = ["none", "prune-and-comp", {"name": "replaceme-ls", "alpha": 10}], "ghosted"
 
 
-def exports(bench, found):
+def exports(bench, peer):
     """What its converter takes of our exports, and whether it is the same model then."""
     names = ["llama", "qwen3", "olmo2"]
     folder, test = bench.new("llamacpp-exports"), text(False, "test")
@@ -249,12 +279,12 @@ def exports(bench, found):
     apart, taken, refused = [], 0, 0
     for exported in sorted((folder / "out").iterdir()):
         if (exported / "modeling_ghostlab.py").exists():
-            said = refusal(found[0], exported, folder / "refused.gguf")
+            said = refusal(peer.sources, exported, folder / "refused.gguf")
             if "is not supported" not in said:
                 raise Differs(f"{exported.name}: llama.cpp's converter was to refuse it, and said: {said}")
             refused += 1
             continue
-        side = Side(bench, found, exported, test, 4, LEAST)
+        side = Side(bench, peer, exported, test, 4, LEAST)
         mine, other = side.ours()[1], side.theirs(OPTIONS[0])[1]
         side.driver.communicate()
         apart.append(difference(f"{exported.name}: the mean loss up to each window", mine, other, LOSS))
