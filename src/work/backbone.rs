@@ -42,9 +42,10 @@ impl KeyedBackbone<'_> {
             // Before that all of its operations were plain ones.
             of["operations"] = json!(FUSED);
         }
-        // Before that the own kernels' output projection was f32 whatever the layers were in.
-        if self.has_half_head() {
+        // Before that the own kernels' output projection, and later their attention, were f32 whatever the layers were in.
+        if self.is_half() {
             of["head"] = json!(dtype);
+            of["attention"] = json!(dtype);
         }
         if let Some(weights) = self.weights {
             of["weights"] = json!(weights.name());
@@ -55,14 +56,14 @@ impl KeyedBackbone<'_> {
     /// Who computes with another engine shares no chunks and no claims: what fails there need not fail here. Names are
     /// older than the word engine: the CPU's have none in them.
     pub(crate) fn other_engine(&self) -> String {
-        let head = if self.has_half_head() { " with its head" } else { "" };
+        let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED };
         let engine = if self.engine == CPU { String::new() } else { format!(" {}{head}{operations}", self.engine) };
         self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }
 
-    /// Whether the own kernels compute the output projection in another type than f32.
-    fn has_half_head(&self) -> bool {
+    /// Whether the own kernels compute products in another type than f32.
+    fn is_half(&self) -> bool {
         self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
     }
 }

@@ -46,13 +46,7 @@ impl Kind for Bf16 {
         let mut words = Vec::with_capacity(x.height() * width); // [rows, inner / 2]
         simd::widest(
             #[inline(always)]
-            || {
-                for row in (0..x.height()).map(|row| x.row(row)) {
-                    let (whole, rest) = row.as_chunks::<2>();
-                    words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
-                    words.extend(rest.iter().map(|&last| pair(last, 0.0)));
-                }
-            },
+            || (0..x.height()).for_each(|row| push_pairs(x.row(row), &mut words)),
         );
         PairedRows { words, width }
     }
@@ -76,6 +70,22 @@ fn rounded(x: f32) -> u32 {
 #[inline(always)]
 pub(crate) fn pair(first: f32, second: f32) -> u32 {
     rounded(first) >> 16 | rounded(second)
+}
+
+/// The pairs of a row, behind others; of an odd one the last is filled up with zero.
+#[inline(always)]
+pub(crate) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
+    let (whole, rest) = row.as_chunks::<2>();
+    words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
+    words.extend(rest.iter().map(|&last| pair(last, 0.0)));
+}
+
+/// Up to 8 rows of pairs with one panel, to rows of `out` whose starts lie `stride` apart. Other shapes panic.
+///
+/// # Shapes
+/// `words [rows, width]`, `panel [width, 32]`.
+pub(crate) fn tile(words: &[u32], rows: usize, panel: &[u32], (out, stride): (&mut [f32], usize), adds: bool) {
+    Tile::best().multiply(words, panel.len() / LANES, panel, rows, TileOut::new(out, stride, adds));
 }
 
 /// How a tile is multiplied on this processor.

@@ -14,7 +14,7 @@ use super::simd;
 /// Columns of a panel: two registers of 16.
 pub(crate) const LANES: usize = 32;
 /// Rows of a tile: with two registers of sums each they leave room for the panel's.
-pub(super) const ROWS: usize = 8;
+pub(crate) const ROWS: usize = 8;
 /// Numbers along `inner` that are summed at once, at most.
 const PIECE: usize = 512;
 /// Operations of a product that is too small to be divided among threads.

@@ -230,6 +230,7 @@ impl Decoder {
             window: layer.window.unwrap_or(usize::MAX),
             scale: config.scale,
             cap: config.score_cap,
+            products: self.products,
         };
         let context = seen.attention(&qkv, &heads, rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;
@@ -403,7 +404,7 @@ impl Cached for Decoder {
         Ok(elements(&logits)?.to_vec())
     }
 
-    /// In f32 whatever the products are computed in, as the forward pass's attention is.
+    /// In f32 whatever the products are computed in: a query at a time, reading them is what takes time.
     fn key_value_bytes(&self) -> u64 {
         8 * (self.config.kv_heads * self.config.head_dim) as u64
     }

@@ -7,15 +7,17 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::paired::paired_attention;
 use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
 use crate::model::batch::Batch;
+use crate::model::matrix::Products;
 use crate::model::rope::RotaryTable;
 
 /// Queries that one task scores at a time.
-const QUERY_ROWS: usize = 64;
+pub(super) const QUERY_ROWS: usize = 64;
 
 /// The shape of attention, and the norms of queries and keys.
 pub(crate) struct Heads<'a> {
@@ -30,6 +32,8 @@ pub(crate) struct Heads<'a> {
     /// What scores are multiplied by, and what bounds them then.
     pub(crate) scale: f32,
     pub(crate) cap: Option<f32>,
+    /// What scores and their sums of values are multiplied in.
+    pub(crate) products: Products,
 }
 
 /// Attention of all segments; `turned` is the row of the table for each row of the batch.
@@ -44,6 +48,9 @@ pub(crate) fn attention(
     batch: &Batch,
     (table, turned): (&RotaryTable, &[usize]),
 ) -> Scratch {
+    if heads.products == Products::Bf16 {
+        return paired_attention(qkv, heads, batch, (table, turned));
+    }
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
@@ -135,28 +142,33 @@ pub(crate) fn attention(
 }
 
 /// Some queries that share a prefix, and where their result goes.
-struct Block<'a> {
-    out: &'a mut [f32],
+pub(super) struct Block<'a> {
+    pub(super) out: &'a mut [f32],
     /// The first query's row in the batch.
-    first: usize,
+    pub(super) first: usize,
     /// The rows that all of them continue.
     prefix: Range<usize>,
     /// For each query.
-    starts: Vec<Start>,
+    pub(super) starts: Vec<Start>,
 }
 
 /// The first keys that a query sees.
 #[derive(Clone, Copy)]
-struct Start {
+pub(super) struct Start {
     /// Of its prefix, counted from there.
-    prefix: usize,
+    pub(super) prefix: usize,
     /// Of its own segment, a row of the batch.
-    own: usize,
+    pub(super) own: usize,
 }
 
 /// Splits the output into blocks that do not cross segments, unless these continue the same one; the longest work first
 /// (late queries see most keys).
-fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch, window: usize) -> Vec<Block<'a>> {
+pub(super) fn query_blocks<'a>(
+    mut out: &'a mut [f32],
+    width: usize,
+    batch: &Batch,
+    window: usize,
+) -> Vec<Block<'a>> {
     let mut blocks = Vec::new();
     let mut segment = 0;
     while segment < batch.segments.len() {
@@ -283,8 +295,24 @@ mod tests {
         out
     }
 
+    /// Six query heads and two of keys: of a batch, its attention in each window, with what is far from the definition.
     fn compare(segments: &[(usize, Option<usize>)]) {
-        let (h, k, d) = (6, 2, 8);
+        for (head_dim, products, most) in [(8, Products::F32, 2e-6), (8, Products::Bf16, 2e-2), (36, Products::Bf16, 2e-2)] {
+            for window in [usize::MAX, 200, 64, 9, 1] {
+                let (ours, exact) = both(segments, head_dim, products, window);
+                let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < most, "{segments:?}, window {window}, {products:?}: {worst:e}");
+            }
+        }
+    }
+
+    fn both(
+        segments: &[(usize, Option<usize>)],
+        d: usize,
+        products: Products,
+        window: usize,
+    ) -> (Vec<f32>, Vec<f32>) {
+        let (h, k) = (6, 2);
         let mut batch = Batch::default();
         for &(length, parent) in segments {
             batch.push(&vec![0; length], parent);
@@ -293,14 +321,21 @@ mod tests {
         let qkv: Vec<f32> = (0..size).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect();
         let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d);
         let table = rotary.table(batch.longest());
-        for window in [usize::MAX, 200, 64, 9, 1] {
-            let scale = 1.0 / (d as f32).sqrt();
-            let (query_norm, key_norm) = (None, None);
-            let heads = Heads { queries: h, keys: k, head_dim: d, query_norm, key_norm, window, scale, cap: None };
-            let ours = attention(&qkv, &heads, &batch, (&table, &batch.positions()));
-            let exact = by_definition(&qkv, [h, k, d], window, &batch, &table);
-            let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst < 2e-6, "{segments:?}, window {window}: {worst:e}");
+        let scale = 1.0 / (d as f32).sqrt();
+        let (query_norm, key_norm) = (None, None);
+        let heads = Heads { queries: h, keys: k, head_dim: d, query_norm, key_norm, window, scale, cap: None, products };
+        let ours = attention(&qkv, &heads, &batch, (&table, &batch.positions()));
+        (ours.to_vec(), by_definition(&qkv, [h, k, d], window, &batch, &table))
+    }
+
+    #[test]
+    fn in_bf16_a_row_depends_on_its_own_segment_and_what_that_continues_alone() {
+        // The numbers that stand for queries, keys and values go on from segment to segment: the same batch longer.
+        let first = [(45, None), (7, Some(0)), (70, Some(0))];
+        let longer = [&first[..], &[(3, Some(0)), (33, None), (5, Some(4))]].concat();
+        for window in [usize::MAX, 64, 9] {
+            let [(alone, _), (beside, _)] = [&first[..], &longer].map(|of| both(of, 8, Products::Bf16, window));
+            assert!(alone == beside[..alone.len()], "window {window}");
         }
     }
 

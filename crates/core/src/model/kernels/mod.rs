@@ -8,6 +8,7 @@ mod attention;
 mod cached;
 mod head;
 mod linear;
+mod paired;
 mod scratch;
 
 pub(super) use attention::{Heads, attention, rotate};

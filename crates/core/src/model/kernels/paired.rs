@@ -1,0 +1,245 @@
+//! Attention whose two products are in bf16, as those of the layers are: queries, keys, numerators and values are rounded, what
+//! they make is summed in f32, and so is the softmax.
+//!
+//! Keys and values of a segment are laid out once, as the kernel reads them, for all blocks of queries. Pairs along the keys
+//! begin with the segment's first, so that a query's numbers depend on no other segment of the batch.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::attention::{Block, Heads, QUERY_ROWS, query_blocks, rotate};
+use super::scratch::{Scratch, scratch};
+use crate::linalg::bf16::{Bf16, pair, push_pairs, tile};
+use crate::linalg::gemm::profile;
+use crate::linalg::panels::{Kind, LANES, ROWS};
+use crate::linalg::simd;
+use crate::model::batch::Batch;
+use crate::model::rope::RotaryTable;
+
+/// Keys and values of one segment and one head of theirs.
+struct Laid {
+    /// `[keys / 32, D / 2, 32]`, a key a column.
+    keys: Vec<u32>,
+    /// `[D / 32, keys / 2, 32]`, a channel a column; keys are filled up to whole panels.
+    values: Vec<u32>,
+}
+
+impl Laid {
+    /// # Shapes
+    /// `keys` and `values` of the segment's first row on, `[rows, ..]`, their rows `strides` apart.
+    fn new([keys, values]: [&[f32]; 2], strides: [usize; 2], rows: usize, head_dim: usize) -> Self {
+        let (panels, depth) = (rows.div_ceil(LANES), head_dim.div_ceil(2));
+        let mut laid = Self {
+            keys: vec![0; panels * depth * LANES],
+            values: vec![0; head_dim.div_ceil(LANES) * panels * LANES / 2 * LANES],
+        };
+        let starts = [0, 1].map(|side| (0..rows).map(move |row| row * strides[side]));
+        let [keys, values] = [(keys, &starts[0]), (values, &starts[1])]
+            .map(|(all, starts)| starts.clone().map(|start| &all[start..start + head_dim]).collect::<Vec<_>>());
+        for (row, key) in keys.into_iter().enumerate() {
+            Bf16::lay(key, row % LANES, &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES]);
+        }
+        simd::widest(
+            #[inline(always)]
+            || {
+                for (at, two) in values.chunks(2).enumerate() {
+                    for (panel, first) in (0..head_dim).step_by(LANES).enumerate() {
+                        let columns = first..head_dim.min(first + LANES);
+                        let line = &mut laid.values[(panel * panels * LANES / 2 + at) * LANES..][..columns.len()];
+                        match two {
+                            [one, other] => {
+                                let both = one[columns.clone()].iter().zip(&other[columns]);
+                                line.iter_mut().zip(both).for_each(|(word, (&a, &b))| *word = pair(a, b));
+                            }
+                            _ => line.iter_mut().zip(&two[0][columns]).for_each(|(word, &a)| *word = pair(a, 0.0)),
+                        }
+                    }
+                }
+            },
+        );
+        laid
+    }
+}
+
+/// Keys of one segment, and the queries of a block that see some of them. Keys are counted from the segment's first.
+struct Seen<'a> {
+    /// Of each head of keys.
+    laid: &'a [Laid],
+    /// Of the block.
+    rows: Range<usize>,
+    /// Behind the last key that the first row sees.
+    end: usize,
+    /// How many more each further row sees: none of a prefix, one of the own segment.
+    more: usize,
+    /// The first panel.
+    from: usize,
+    /// Where its scores begin.
+    column: usize,
+}
+
+impl Seen<'_> {
+    fn end(&self, row: usize) -> usize {
+        self.end + self.more * (row - self.rows.start)
+    }
+
+    /// Columns of the scores that some rows have, in whole panels.
+    fn width(&self, last: usize) -> usize {
+        (self.end(last).div_ceil(LANES) - self.from) * LANES
+    }
+
+    /// Rows in tiles.
+    fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
+        let end = self.rows.end;
+        self.rows.clone().step_by(ROWS).map(move |top| top..end.min(top + ROWS))
+    }
+
+    /// `queries [rows, D / 2]`, `scores [rows, stride]`.
+    fn score(&self, head: usize, queries: &[u32], depth: usize, (scores, stride): (&mut [f32], usize)) {
+        for rows in self.tiles() {
+            let words = &queries[rows.start * depth..rows.end * depth];
+            for at in 0..self.width(rows.end - 1) / LANES {
+                let panel = &self.laid[head].keys[(self.from + at) * depth * LANES..][..depth * LANES];
+                let out = &mut scores[rows.start * stride + self.column + at * LANES..];
+                tile(words, rows.len(), panel, (out, stride), false);
+            }
+        }
+    }
+
+    /// Values times numerators `scores [rows, stride]`, to or onto `out [rows, wide]`.
+    fn sum(
+        &self,
+        head: usize,
+        (scores, stride): (&[f32], usize),
+        (out, wide): (&mut [f32], usize),
+        adds: bool,
+        words: &mut Vec<u32>,
+    ) {
+        let values = &self.laid[head].values;
+        let lines = values.len() / LANES / (wide / LANES);
+        for rows in self.tiles() {
+            let width = self.width(rows.end - 1);
+            words.clear();
+            simd::widest(
+                #[inline(always)]
+                || {
+                    for row in rows.clone() {
+                        push_pairs(&scores[row * stride + self.column..][..width], words);
+                    }
+                },
+            );
+            for panel in 0..wide / LANES {
+                let first = panel * lines + self.from * LANES / 2;
+                let panel_words = &values[first * LANES..(first + width / 2) * LANES];
+                tile(words, rows.len(), panel_words, (&mut out[rows.start * wide + panel * LANES..], wide), adds);
+            }
+        }
+    }
+}
+
+/// As [`super::attention`], with both products in bf16.
+///
+/// # Shapes
+/// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
+pub(crate) fn paired_attention(
+    qkv: &[f32],
+    heads: &Heads<'_>,
+    batch: &Batch,
+    (table, turned): (&RotaryTable, &[usize]),
+) -> Scratch {
+    let head_dim = heads.head_dim;
+    let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
+    let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
+    let rotated = &*rotate(qkv, heads, turned, table); // [tokens, (H + K)·D]
+    let laid: Vec<Laid> = (0..batch.segments.len() * heads.keys)
+        .into_par_iter()
+        .map(|of| {
+            let (rows, channel) = (batch.segments[of / heads.keys].clone(), of % heads.keys * head_dim);
+            let keys = &rotated[rows.start * rotated_stride + q_width + channel..];
+            let values = &qkv[rows.start * stride + q_width + k_width + channel..];
+            Laid::new([keys, values], [rotated_stride, stride], rows.len(), head_dim)
+        })
+        .collect();
+    let laid = |segment: usize| &laid[segment * heads.keys..(segment + 1) * heads.keys];
+    let (depth, wide) = (head_dim.div_ceil(2), head_dim.next_multiple_of(LANES));
+    let tokens = qkv.len() / stride;
+    let mut out = scratch(tokens * q_width);
+    query_blocks(&mut out, q_width, batch, heads.window).into_par_iter().for_each(|block| {
+        let Block { out, first, starts, .. } = block;
+        let rows = out.len() / q_width;
+        let segment = batch.segments.partition_point(|of| of.end <= first);
+        let mut seen = Vec::new();
+        if let Some(parent) = batch.parents[segment] {
+            let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
+            let end = batch.segments[parent].len();
+            // A prefix may be out of sight.
+            if from * LANES < end {
+                seen.push(Seen { laid: laid(parent), rows: 0..rows, end, more: 0, from, column: 0 });
+            }
+        }
+        let column = seen.first().map_or(0, |prefix| prefix.width(0));
+        for (segment, of) in batch.segments.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows) {
+            let rows = of.start.max(first) - first..of.end.min(first + rows) - first;
+            let from = (starts[rows.start].own - of.start) / LANES;
+            let end = first + rows.start + 1 - of.start;
+            seen.push(Seen { laid: laid(segment), rows, end, more: 1, from, column });
+        }
+        let stride = seen.iter().map(|of| of.column + of.width(of.rows.end - 1)).max().unwrap_or_default();
+        let (mut scores, mut sums) = (scratch(rows * stride), scratch(rows * wide));
+        let (mut queries, mut words) = (Vec::with_capacity(rows * depth), Vec::new());
+        let mut parts = [0.0; QUERY_ROWS];
+        for head in 0..heads.queries {
+            let kv = head * heads.keys / heads.queries;
+            queries.clear();
+            simd::widest(
+                #[inline(always)]
+                || {
+                    for row in first..first + rows {
+                        push_pairs(&rotated[row * rotated_stride + head * head_dim..][..head_dim], &mut queries);
+                    }
+                },
+            );
+            let started = profile::start();
+            seen.iter().for_each(|of| of.score(kv, &queries, depth, (&mut scores, stride)));
+            profile::stop(started, 1);
+            for of in seen.iter().filter(|of| of.more > 0) {
+                simd::widest(
+                    #[inline(always)]
+                    || {
+                        for row in of.rows.clone() {
+                            let scores = &mut scores[row * stride..(row + 1) * stride];
+                            let end = of.column + of.end(row) - of.from * LANES;
+                            let (visible, masked) = scores.split_at_mut(end);
+                            if let Some(cap) = heads.cap {
+                                simd::soft_cap(visible, cap);
+                            }
+                            if let Some(prefix) = seen.first().filter(|_| column > 0) {
+                                let [start, end] =
+                                    [starts[row].prefix, prefix.end(row)].map(|key| key - prefix.from * LANES);
+                                visible[..start].fill(f32::NEG_INFINITY);
+                                visible[end..column].fill(f32::NEG_INFINITY);
+                            }
+                            let count = first + row + 1 - starts[row].own; // keys of its own segment
+                            let own = of.end(row) - count - of.from * LANES;
+                            visible[column..column + own].fill(f32::NEG_INFINITY);
+                            parts[row] = simd::numerators(visible);
+                            masked.fill(0.0);
+                        }
+                    },
+                );
+            }
+            let started = profile::start();
+            for (at, of) in seen.iter().enumerate() {
+                let adds = at > 0 && column > 0;
+                of.sum(kv, (&scores, stride), (&mut sums, wide), adds, &mut words);
+            }
+            profile::stop(started, 1);
+            for ((row, sums), part) in out.chunks_exact_mut(q_width).zip(sums.chunks_exact(wide)).zip(parts) {
+                let scale = 1.0 / part;
+                let row = &mut row[head * head_dim..(head + 1) * head_dim];
+                row.iter_mut().zip(sums).for_each(|(x, sum)| *x = sum * scale);
+            }
+        }
+    });
+    out
+}
