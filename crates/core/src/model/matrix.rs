@@ -12,7 +12,7 @@ use crate::linalg::bf16::Bf16;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
-/// What the CPU engine computes the products of the layers and of the output projection in; all else is in f32, the sums of those products too.
+/// What the CPU engine computes the products of the layers, of attention and of the output projection in; all else is in f32, the sums of those products too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Products {

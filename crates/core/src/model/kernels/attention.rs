@@ -163,12 +163,7 @@ pub(super) struct Start {
 
 /// Splits the output into blocks that do not cross segments, unless these continue the same one; the longest work first
 /// (late queries see most keys).
-pub(super) fn query_blocks<'a>(
-    mut out: &'a mut [f32],
-    width: usize,
-    batch: &Batch,
-    window: usize,
-) -> Vec<Block<'a>> {
+pub(super) fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch, window: usize) -> Vec<Block<'a>> {
     let mut blocks = Vec::new();
     let mut segment = 0;
     while segment < batch.segments.len() {
@@ -297,7 +292,9 @@ mod tests {
 
     /// Six query heads and two of keys: of a batch, its attention in each window, with what is far from the definition.
     fn compare(segments: &[(usize, Option<usize>)]) {
-        for (head_dim, products, most) in [(8, Products::F32, 2e-6), (8, Products::Bf16, 2e-2), (36, Products::Bf16, 2e-2)] {
+        for (head_dim, products, most) in
+            [(8, Products::F32, 2e-6), (8, Products::Bf16, 2e-2), (36, Products::Bf16, 2e-2)]
+        {
             for window in [usize::MAX, 200, 64, 9, 1] {
                 let (ours, exact) = both(segments, head_dim, products, window);
                 let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -306,12 +303,7 @@ mod tests {
         }
     }
 
-    fn both(
-        segments: &[(usize, Option<usize>)],
-        d: usize,
-        products: Products,
-        window: usize,
-    ) -> (Vec<f32>, Vec<f32>) {
+    fn both(segments: &[(usize, Option<usize>)], d: usize, products: Products, window: usize) -> (Vec<f32>, Vec<f32>) {
         let (h, k) = (6, 2);
         let mut batch = Batch::default();
         for &(length, parent) in segments {
@@ -323,7 +315,8 @@ mod tests {
         let table = rotary.table(batch.longest());
         let scale = 1.0 / (d as f32).sqrt();
         let (query_norm, key_norm) = (None, None);
-        let heads = Heads { queries: h, keys: k, head_dim: d, query_norm, key_norm, window, scale, cap: None, products };
+        let heads =
+            Heads { queries: h, keys: k, head_dim: d, query_norm, key_norm, window, scale, cap: None, products };
         let ours = attention(&qkv, &heads, &batch, (&table, &batch.positions()));
         (ours.to_vec(), by_definition(&qkv, [h, k, d], window, &batch, &table))
     }

@@ -178,7 +178,9 @@ pub(crate) fn paired_attention(
             }
         }
         let column = seen.first().map_or(0, |prefix| prefix.width(0));
-        for (segment, of) in batch.segments.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows) {
+        for (segment, of) in
+            batch.segments.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows)
+        {
             let rows = of.start.max(first) - first..of.end.min(first + rows) - first;
             let from = (starts[rows.start].own - of.start) / LANES;
             let end = first + rows.start + 1 - of.start;
