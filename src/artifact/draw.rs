@@ -90,14 +90,12 @@ fn recovery_of(cell: &Cell) -> &str {
 /// What the curves of trained cells are called: by their recovery, and what would be called alike by what it differs in.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
-    let label = |(at, cell): (usize, &&Cell)| {
-        let alike: Vec<usize> = (0..cells.len()).filter(|&of| recovery_of(cells[of]) == recovery_of(cell)).collect();
-        let words = factors::told_apart(&alike.iter().map(|&of| &settings[of]).collect::<Vec<_>>());
-        let words = alike.iter().zip(words).find(|(of, _)| **of == at).map(|(_, words)| words).unwrap_or_default();
-        let name = format!("{} + FT", recovery::label(recovery_of(cell)));
+    let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
+    let label = |(name, words): (&&str, String)| {
+        let name = format!("{} + FT", recovery::label(name));
         if words.is_empty() { name } else { format!("{name}, {words}") }
     };
-    cells.iter().enumerate().map(label).collect()
+    called.iter().zip(factors::besides(&called, &settings.iter().collect::<Vec<_>>())).map(label).collect()
 }
 
 /// What a figure would show under one label and in one place.

@@ -8,8 +8,8 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Asked, Measurement, Origin, PaperVerdict, PrintedNumber, Row, Sample, Setup, Table, factors, latex, markdown,
-    screen, tidy_frame,
+    Asked, Measurement, PaperVerdict, PrintedNumber, Row, Sample, Setup, Table, factors, latex, markdown, screen,
+    tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -161,7 +161,7 @@ $p < 0.05$ on the same items.}
 
 #[test]
 fn the_frame_has_a_row_for_each_number_with_its_test_and_status() {
-    let frame = tidy_frame(Origin { artifact: "table2", profile: "tiny" }, &view()).unwrap();
+    let frame = tidy_frame("table2", "tiny", &view()).unwrap();
     assert_eq!(frame.height(), 8);
     let text = |column: &str, row: usize| frame.column(column).unwrap().get(row).unwrap().to_string();
     let at = |metric: &str, recovery: &str| {

@@ -11,7 +11,7 @@ use crate::metric::Metric;
 use crate::results::record::{DENSE, Record};
 use crate::results::{
     Asked, Column, Factors, Lead as TableLead, LeadKind, Measurement, PrintedNumber, Row, Table, distinct, factors,
-    protocol_line,
+    protocol_sentence,
 };
 use crate::{criterion, recovery};
 
@@ -215,14 +215,10 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
         (table.across_depths && headed.contains(&head)).then_some(head)
     };
     let called: Vec<_> = rows.iter().map(|of| (of.row.lead.clone(), below(of))).collect();
-    for name in distinct(&called) {
-        let alike: Vec<usize> = (0..rows.len()).filter(|&at| called[at] == name).collect();
-        let variants: Vec<&Factors> = alike.iter().map(|&at| &*rows[at].first.setup.variant).collect();
-        let words = factors::told_apart(&variants);
-        for (at, words) in alike.into_iter().zip(words).filter(|(_, words)| !words.is_empty()) {
-            if let Some(last) = rows[at].row.lead.last_mut() {
-                *last = format!("{last}, {words}");
-            }
+    let words = factors::besides(&called, &rows.iter().map(|of| &*of.first.setup.variant).collect::<Vec<_>>());
+    for (of, words) in rows.iter_mut().zip(words).filter(|(_, words)| !words.is_empty()) {
+        if let Some(last) = of.row.lead.last_mut() {
+            *last = format!("{last}, {words}");
         }
     }
 }
@@ -239,8 +235,7 @@ impl Laid {
 
 /// The table with the line of protocols under it, and what has to be said besides.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
-    let line = protocol_line(profile, table.shown().map(|(_, shown)| &*shown.of));
-    table.protocol = if line.is_empty() { line } else { format!("Protocol: {line}.") };
+    table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.of));
     table.notes = besides;
     table
 }

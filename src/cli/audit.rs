@@ -54,10 +54,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             audit::run_with(&entries(arguments, &columns)?, &columns)
         }
     };
-    let json = audit::json(&findings)?;
+    let (csv, json) = (audit::csv(&findings)?, audit::json(&findings)?);
     answer::show(Audited { findings }, Answer::Audit, |of| match arguments.format {
         Form::Text => print!("{}", audit::text(&of.findings)),
-        Form::Csv => print!("{}", audit::csv(&of.findings)),
+        Form::Csv => print!("{csv}"),
         Form::Json => println!("{json}"),
     })?;
     Ok(ExitCode::SUCCESS)

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
+use polars::df;
+use polars::prelude::DataFrame;
 
 use super::cell_result::CellResult;
 use super::csv::failed;
+use super::measurement::grouped;
 use super::outcome::GridOutcome;
 use super::parquet::write_parts;
 use crate::error::Result;
@@ -36,40 +38,30 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
 
 fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
-    let (mut whats, mut forms, mut times): (Vec<&str>, Vec<&str>, Vec<f64>) = Default::default();
-    let (mut lengths, mut batches, mut news, mut rounds): (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
-    let mut counts: Vec<bool> = Vec::new();
+    let mut passes = Vec::new();
     for Timed { prompt, result, .. } in cell.into_iter().flat_map(timed) {
         let decode = result.decode.as_ref().map(|of| ("decode", of.first, [&of.times, &of.by_channel]));
         let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
         for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
             for (form, all) in [("full", full), ("by_channel", by_channel)] {
-                for (round, &time) in all.iter().flatten().enumerate() {
-                    whats.push(what);
-                    forms.push(form);
-                    lengths.push(prompt.length as u64);
-                    batches.push(prompt.batch as u64);
-                    news.push(prompt.decode.unwrap_or(0) as u64);
-                    rounds.push(round as u64 + 1);
-                    times.push(time);
-                    counts.push((first..first + Rounds::PAPER.timed).contains(&round));
-                }
+                let counts = first..first + Rounds::PAPER.timed;
+                let timed = all.iter().flatten().enumerate();
+                passes.extend(timed.map(|(round, &time)| (prompt, what, form, round, time, counts.contains(&round))));
             }
         }
     }
-    let height = times.len();
-    let columns = vec![
-        Series::new("cell".into(), vec![name.as_str(); height]).into_column(),
-        Series::new("length".into(), lengths).into_column(),
-        Series::new("batch".into(), batches).into_column(),
-        Series::new("new".into(), news).into_column(),
-        Series::new("what".into(), whats).into_column(),
-        Series::new("form".into(), forms).into_column(),
-        Series::new("round".into(), rounds).into_column(),
-        Series::new("milliseconds".into(), times).into_column(),
-        Series::new("counts".into(), counts).into_column(),
-    ];
-    DataFrame::new(height, columns).map_err(|error| failed(&error))
+    df!(
+        "cell" => vec![name.as_str(); passes.len()],
+        "length" => passes.iter().map(|(prompt, ..)| prompt.length as u64).collect::<Vec<_>>(),
+        "batch" => passes.iter().map(|(prompt, ..)| prompt.batch as u64).collect::<Vec<_>>(),
+        "new" => passes.iter().map(|(prompt, ..)| prompt.decode.unwrap_or(0) as u64).collect::<Vec<_>>(),
+        "what" => passes.iter().map(|(_, what, ..)| *what).collect::<Vec<_>>(),
+        "form" => passes.iter().map(|(_, _, form, ..)| *form).collect::<Vec<_>>(),
+        "round" => passes.iter().map(|(.., round, _, _)| *round as u64 + 1).collect::<Vec<_>>(),
+        "milliseconds" => passes.iter().map(|(.., time, _)| *time).collect::<Vec<_>>(),
+        "counts" => passes.iter().map(|(.., counts)| *counts).collect::<Vec<_>>(),
+    )
+    .map_err(|error| failed(&error))
 }
 
 /// What was timed of a cell.
@@ -113,25 +105,16 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 
 /// What diagonal operators take as they are applied here.
 fn by_channel(all: &[Timed<'_>]) -> Option<String> {
-    let mut of_cells: Vec<(String, Vec<String>)> = Vec::new();
-    let mean = |spread: Option<TimeSpread>| Some(spread?.mean);
-    for of in all {
+    let texts = |of: &Timed<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, own: Option<TimeSpread>| {
-            Some(format!("{}{what} {:.1} ({:.1})", of.prompt, mean(own)?, mean(full)?))
+            Some((of.name(), format!("{}{what} {:.1} ({:.1})", of.prompt, own?.mean, full?.mean)))
         };
         let prefill = text("", of.result.spread(), of.result.spread_by_channel());
         let decode = of.result.decode.as_ref();
         let decode = decode.and_then(|of| text(" decoded", of.spread(), of.spread_by_channel()));
-        let texts: Vec<String> = prefill.into_iter().chain(decode).collect();
-        if texts.is_empty() {
-            continue;
-        }
-        let (name, text) = (of.name(), texts.join(", "));
-        match of_cells.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, texts)) => texts.push(text),
-            None => of_cells.push((name, vec![text])),
-        }
-    }
+        prefill.into_iter().chain(decode).collect()
+    };
+    let of_cells = grouped(all.iter().flat_map(texts));
     let line = |(name, texts): (String, Vec<String>)| format!("{name}: {}", texts.join(", "));
     (!of_cells.is_empty()).then(|| {
         format!(

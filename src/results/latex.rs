@@ -2,7 +2,7 @@
 //! underlined, ours shaded; natural width, unless the line is narrower.
 
 use super::table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
-use super::text::{TextColumn, TextTable};
+use super::text::{TextColumn, TextTable, capital};
 use crate::error::printable;
 
 /// What a document needs before it can take a table in.
@@ -211,11 +211,6 @@ fn caption(table: &Table) -> String {
     parts.push(sentence(&table.protocol));
     parts.retain(|part| !part.is_empty());
     parts.join(" ")
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// With a full stop behind it; empty where there is nothing to say.

@@ -190,10 +190,6 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 }
 
 impl Results {
-    pub fn new(cells: Vec<CellSummary>, protocols: Vec<Protocol>) -> Self {
-        Self { cells, protocols }
-    }
-
     /// The numbers of all cells, cell by cell.
     pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
         self.cells.iter().flat_map(|cell| &cell.numbers)
@@ -202,10 +198,18 @@ impl Results {
     pub fn measurements(&self) -> Vec<Arc<Measurement>> {
         self.numbers().cloned().collect()
     }
+}
 
-    pub fn records(&self) -> Vec<Record> {
-        self.numbers().map(|of| of.record.clone()).collect()
+/// Values under what they have in common, in the order of first appearance.
+pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in values {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, all)) => all.push(value),
+            None => groups.push((key, vec![value])),
+        }
     }
+    groups
 }
 
 /// Each value once, in the order of first appearance.

@@ -22,6 +22,7 @@ mod engines;
 mod equal_cuts;
 mod extent;
 pub mod factors;
+mod file;
 mod forms;
 mod frame;
 mod harness;
@@ -43,6 +44,7 @@ pub mod record;
 mod renamed;
 #[cfg(test)]
 mod run_tables_test;
+mod saved_table;
 mod scores;
 mod screen;
 mod stored;
@@ -58,7 +60,7 @@ pub use cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores,
 pub use channels::{CHANNELS, write_channels};
 pub use collect::collect;
 pub use comparison::{PaperComparison, PaperVerdict};
-pub use csv::{failed, write_csv};
+pub use csv::{csv_text, failed, write_csv};
 pub use description::{By, RunDescription};
 pub use differences::{
     CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, other_than_kept, settings_that_differ,
@@ -67,22 +69,24 @@ pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval}
 pub use engines::{engine_notes, rounding_notes};
 pub use extent::{DefinedExtent, TaskExtent, TextExtent};
 pub use factors::Factors;
+pub use file::put;
 pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
-pub use frame::{Origin, drawn_frame, run_frame, tidy_frame, write_frame};
+pub use frame::{drawn_frame, run_frame, tidy_frame, write_frame};
 pub use harness::with_definitions;
 pub use latency::{LATENCY, NOISY, latency_notes, write_latencies};
 pub use latex::latex;
 pub use long::long;
 pub use markdown::markdown;
-pub use measurement::{Calibrated, CellSummary, Measurement, OfSeed, Results, Sample, Setup, distinct};
+pub use measurement::{Calibrated, CellSummary, Measurement, OfSeed, Results, Sample, Setup, distinct, grouped};
 pub use outcome::GridOutcome;
 pub use paired::Paired;
 pub use protocol::{Protocol, stem};
-pub use protocol_line::protocol_line;
+pub use protocol_line::protocol_sentence;
 pub use provenance::Provenance;
+pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 pub use scores::{ModelScore, ModelScores};
 pub use screen::screen;
 pub use stored::{StoredEngine, StoredNumber, StoredResults};
 pub use table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
-pub use text::escaped;
+pub use text::{capital, escaped};
 pub use wide::wide;

@@ -39,7 +39,7 @@ impl Results {
                 None => cells.push((key, vec![cell])),
             }
         }
-        Self::new(cells.iter().map(|(_, all)| merged(all)).collect(), self.protocols.clone())
+        Self { cells: cells.iter().map(|(_, all)| merged(all)).collect(), protocols: self.protocols.clone() }
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
             numbers: vec![Arc::new(of.clone())],
             ..CellSummary::default()
         };
-        Results::new(numbers.iter().map(cell).collect(), Vec::new())
+        Results { cells: numbers.iter().map(cell).collect(), protocols: Vec::new() }
     }
 
     #[test]

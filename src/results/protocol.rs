@@ -3,10 +3,12 @@
 use serde::{Serialize, Serializer};
 
 use super::Asked;
-use super::extent::{TaskExtent, TextExtent};
+use super::extent::{DefinedExtent, TaskExtent, TextExtent};
 use super::outcome::GridOutcome;
 use crate::corpus::ShardOrder;
-use crate::grid::{Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskUse, defined_columns};
+use crate::grid::{
+    Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskDefinition, TaskUse, defined_columns,
+};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of, PromptName};
 use crate::tasks::Bos;
@@ -118,6 +120,9 @@ pub enum Protocol {
     },
 }
 
+/// A task by its definition, and how much of it is scored.
+type Member<'a> = (&'a DefinedExtent, &'a TaskDefinition);
+
 /// A text or a task, as the grid asks for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
@@ -164,6 +169,24 @@ impl Protocol {
             let used = DefinitionUse { name: name.to_owned(), how: how.clone() };
             Some((outcome.defined(&used)?, grid.definitions.get(name)?))
         };
+        // Of a group nothing is said that its tasks have each for itself.
+        let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
+            let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
+            Self::Defined {
+                label: column.of,
+                name: name.to_owned(),
+                output: task.map(|of| of.output.name()),
+                version: task.map(|of| of.version.clone()),
+                tasks: is_group.then_some(members.len()),
+                metric: column.metric,
+                filter: column.filter,
+                shots: task.map(|of| of.shots(how.shots)),
+                how: how.clone(),
+                documents: members.iter().map(|(of, _)| of.documents).sum(),
+                original: members.iter().map(|(of, _)| of.original).sum(),
+                generated: members.iter().any(|(_, task)| task.generated),
+            }
+        };
         let mut all = Vec::new();
         for of in &grid.evaluate.groups {
             let members: Option<Vec<_>> = of.group.tasks.iter().map(|task| known(task, &of.how)).collect();
@@ -174,39 +197,14 @@ impl Protocol {
                 columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
                 columns.sort_by(|a, b| a.filter.cmp(&b.filter));
                 columns.dedup();
-                all.extend(columns.into_iter().map(|DefinedColumn { of: label, metric, filter }| Self::Defined {
-                    label,
-                    name: of.group.name.clone(),
-                    output: None,
-                    version: None,
-                    tasks: Some(members.len()),
-                    metric,
-                    filter,
-                    shots: None,
-                    how: of.how.clone(),
-                    documents: members.iter().map(|(of, _)| of.documents).sum(),
-                    original: members.iter().map(|(of, _)| of.original).sum(),
-                    generated: members.iter().any(|(_, task)| task.generated),
-                }));
+                let columns = columns.into_iter();
+                all.extend(columns.map(|column| protocol(column, &of.group.name, &of.how, &members, true)));
             }
         }
         for used in &grid.evaluate.definitions {
-            let Some((of, task)) = known(&used.name, &used.how) else { continue };
-            let columns = defined_columns(&used.to_string(), &task.definition).into_iter();
-            all.extend(columns.map(|DefinedColumn { of: label, metric, filter }| Self::Defined {
-                label,
-                name: used.name.clone(),
-                output: Some(task.definition.output.name()),
-                version: Some(task.definition.version.clone()),
-                tasks: None,
-                metric,
-                filter,
-                shots: Some(task.definition.shots(used.how.shots)),
-                how: used.how.clone(),
-                documents: of.documents,
-                original: of.original,
-                generated: task.generated,
-            }));
+            let Some(own) = known(&used.name, &used.how) else { continue };
+            let columns = defined_columns(&used.to_string(), &own.1.definition).into_iter();
+            all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[own], false)));
         }
         all
     }

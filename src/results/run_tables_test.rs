@@ -112,7 +112,7 @@ fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
         }
         cells.push(cell);
     }
-    Results::new(cells, protocols)
+    Results { cells, protocols }
 }
 
 fn table() -> Table {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,10 +12,9 @@ use super::Factors;
 use super::measurement::{Measurement, Results, Sample, Setup, number_id};
 use super::outcome::GridOutcome;
 use super::record::Record;
-use super::{Asked, Protocol, stem};
+use super::{Asked, Protocol, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
 use crate::files::sha256;
 use crate::grid::{Grid, defined_columns};
 use crate::identity::{Aspect, Identity, Leaves, MeasureId, leaves};
@@ -167,13 +165,9 @@ impl StoredResults {
     /// # Errors
     /// Exit code 3 when the folder cannot be written to.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
-        let path = folder.join(Self::FILE);
         let text = serde_json::to_string(self)
             .map_err(|error| Error::job("the numbers have no JSON form").found(error.to_string()))?;
-        write_atomically(&path, |file| {
-            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
-        })?;
-        Ok(path)
+        put(&folder.join(Self::FILE), text.as_bytes())
     }
 
     /// Reads the numbers of a results folder.

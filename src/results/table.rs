@@ -78,8 +78,6 @@ pub enum LeadPlace {
 pub struct Column {
     pub head: String,
     pub metric: Metric,
-    /// Whether its numbers have standard errors.
-    pub has_error: bool,
     /// Whether print has an arrow to the better side in its head.
     pub arrow: bool,
 }
@@ -143,14 +141,9 @@ impl Lead {
 }
 
 impl PrintedNumber {
-    /// A number as `text` prints it, without rank. What has failed has no value, whatever was measured before.
-    pub fn new(of: &Arc<Measurement>, text: String, value: Option<f64>) -> Self {
-        let value = value.filter(|value| value.is_finite() && of.failure.is_none());
-        Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
-    }
-
-    /// A number as a table with so many decimals prints it: a latency or a speedup with its spread, and what memory did
-    /// not suffice for by its word. `lacking` stands for what has no value otherwise.
+    /// A number, without rank, as a table with so many decimals prints it: a latency or a speedup with its spread, and what memory did
+    /// not suffice for by its word. `lacking` stands for what has no value otherwise. What has failed has no value, whatever
+    /// was measured before.
     pub fn printed(of: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let over_seeds = matches!(of.sample, Sample::Seeds(_));
         let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency() || over_seeds);
@@ -172,7 +165,9 @@ impl PrintedNumber {
             }
             _ => text,
         };
-        Self::new(of, text, of.record.value.map(|value| Metric::printed(value, decimals)))
+        let value = of.record.value.map(|value| Metric::printed(value, decimals));
+        let value = value.filter(|value| value.is_finite() && of.failure.is_none());
+        Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
     }
 
     /// Over how many seeds it is a mean; none of a number under one.
@@ -323,7 +318,7 @@ impl Table {
 
 impl Column {
     pub fn of(metric: Metric, head: impl Into<String>) -> Self {
-        Self { head: head.into(), metric, has_error: false, arrow: false }
+        Self { head: head.into(), metric, arrow: false }
     }
 
     /// The direction that a head may show; none where neither is better.

@@ -166,6 +166,12 @@ impl TextTable {
     }
 }
 
+/// With a capital letter.
+pub fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
+}
+
 /// A text as a cell of a Markdown table: nothing in it is a mark, a link, HTML, or the end of the cell.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

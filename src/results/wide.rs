@@ -1,9 +1,9 @@
 //! The table of a run turned round: a row for each method, a column for each backbone and depth, one metric.
 
-use super::long::decimals;
-use super::measurement::{CellSummary, Results, Sample, distinct};
-use super::protocol_line::protocol_line;
-use super::table::{Column, Lead, PrintedNumber, Row, Table};
+use super::long::{decimals, shown};
+use super::measurement::{CellSummary, Results, distinct};
+use super::protocol_line::protocol_sentence;
+use super::table::{Column, Lead, Row, Table};
 use super::{Factors, Protocol, factors};
 use crate::error::{Error, Result, nearest};
 use crate::{criterion, recovery};
@@ -26,29 +26,22 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let settings = distinct(of_pruned.iter().chain(&whole.map(setting).collect::<Vec<_>>()));
     let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
     let row = |(of, called): (&Variant, String)| {
-        let shown = |(backbone, depth, _): &Setting| {
+        let number = |(backbone, depth, _): &Setting| {
             // The dense value stands in each column of its backbone.
             let own = |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
-            let cell = results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?;
-            let found = cell.number(&asked)?;
-            let known = found.record.value.is_some() || found.sample == Sample::OutOfMemory;
-            known.then(|| PrintedNumber::printed(found, decimals, ""))
+            shown(results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?, &asked, decimals)
         };
-        let cells = settings.iter().map(shown).collect();
+        let cells = settings.iter().map(number).collect();
         Row { lead: vec![called], dense: of.is_empty(), ours: factors::is_ours(of), cells, ..Row::default() }
     };
-    let column = |(backbone, depth, layers): &Setting| Column {
-        has_error: protocol.measures().has_error,
-        ..Column::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
-    };
-    let line = protocol_line(profile, results.numbers().map(AsRef::as_ref));
-    let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
+    let column =
+        |(backbone, depth, layers): &Setting| Column::of(protocol.measures(), format!("{backbone} {depth}/{layers}"));
     let table = Table {
         title: asked.to_string(),
         lead: vec![Lead::text("")],
         columns: settings.iter().map(column).collect(),
         rows: variants.iter().zip(called(&variants)).map(row).collect(),
-        protocol: line.unwrap_or_default(),
+        protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: besides,
         ..Table::default()
     };
@@ -100,13 +93,9 @@ fn called(variants: &[Variant]) -> Vec<String> {
         }
     };
     let bases: Vec<(String, Variant)> = variants.iter().map(base).collect();
-    let mut called: Vec<String> = bases.iter().map(|(text, _)| text.clone()).collect();
-    for name in distinct(&bases) {
-        let alike: Vec<usize> = (0..bases.len()).filter(|&at| bases[at] == name).collect();
-        let words = factors::told_apart(&alike.iter().map(|&at| &variants[at]).collect::<Vec<_>>());
-        for (at, words) in alike.into_iter().zip(words).filter(|(_, words)| !words.is_empty()) {
-            called[at] = format!("{}, {words}", called[at]);
-        }
-    }
-    called
+    let words = factors::besides(&bases, &variants.iter().collect::<Vec<_>>());
+    let named = |((text, _), words): ((String, Variant), String)| {
+        if words.is_empty() { text } else { format!("{text}, {words}") }
+    };
+    bases.into_iter().zip(words).map(named).collect()
 }

@@ -27,6 +27,7 @@ pub(super) struct Drawn {
 }
 
 /// Cells that one engine runs.
+#[derive(Clone)]
 struct EngineGrid {
     grid: Grid,
     settings: RunSettings,
@@ -59,10 +60,10 @@ pub(super) fn calibrate(all: &[&Drawn], request: &Request<'_>) -> Result<()> {
 
 impl EngineGrid {
     fn without_evaluations(&self) -> Self {
-        let Self { mut grid, settings, engine } =
-            Self { grid: self.grid.clone(), engine: self.engine.clone(), ..*self };
-        (grid.evaluate.perplexity, grid.evaluate.tasks) = (Vec::new(), Vec::new());
-        Self { grid, settings, engine }
+        let mut part = self.clone();
+        part.grid.evaluate.perplexity.clear();
+        part.grid.evaluate.tasks.clear();
+        part
     }
 
     /// Whether the same names mean the same in both, and the same engine runs them.
@@ -192,7 +193,7 @@ impl Drawn {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw, computed) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.lack(format!("what {engine} ran"), error.one_line()),
+                Err(error) => checks.inputs.lack(format!("what {engine} ran"), error.one_line()),
             }
         }
         Ok(checks.all(recorded))

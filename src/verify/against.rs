@@ -15,7 +15,7 @@ use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 
 /// The checks of one folder.
 pub(super) struct Checks {
-    inputs: Check,
+    pub(super) inputs: Check,
     windows: Check,
     documents: Check,
     choices: Check,
@@ -37,14 +37,62 @@ impl Checks {
         }
     }
 
-    /// Nothing can be said of it.
-    pub(super) fn lack(&mut self, what: String, lacks: String) {
-        self.inputs.lack(what, lacks);
-    }
-
     /// A cell with its record.
     pub(super) fn compare(&mut self, recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell) {
-        compare(recorded, engine, grid, cell, self);
+        // Another engine may have computed here; all else has to be the same.
+        let StoredEngine { name, dtype, device } = engine.clone();
+        let here_is = &*cell.identity.engine;
+        let own_engine = (&here_is.name, &here_is.dtype, &here_is.device) == (&name, &dtype, &device);
+        let here = cell.identity.engine.dtype.clone();
+        let coarser = if dtype == "f32" { here } else { dtype.clone() };
+        let tolerance = Tolerance::of(&coarser);
+        let identity = Identity { engine: Arc::new(ComputeId { name, dtype, device }), ..(*cell.identity).clone() };
+        let identities = &recorded.numbers.identities;
+        let Some((name, _)) = identities.iter().find(|(_, of)| **of == identity) else {
+            let of = grid.cells[cell.cell].to_string();
+            self.inputs.lack(of, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
+            return;
+        };
+        let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
+        if let Some(failure) = &cell.failure {
+            let failed = own.iter().any(|of| of.failure.is_some());
+            match failed {
+                true => self.operators.agree(0.0),
+                false => self.operators.lack(name, format!("a result: {failure}")),
+            }
+            return;
+        }
+        if let Some(run) = recorded.run_cell(name) {
+            if let Some(selection) = &cell.selection {
+                match selection.removed == run.removed {
+                    true => self.selections.agree(0.0),
+                    false => {
+                        let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
+                        self.selections.differ(format!("{name}, removed layers"), said, None);
+                    }
+                }
+            }
+            boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
+        } else if cell.selection.is_some() {
+            self.selections.lack(name, "the cell in run.json");
+        }
+        let how = (tolerance, own_engine);
+        for scores in &cell.scores {
+            let of = |number: &&&StoredNumber| {
+                let items = number.losses.is_some() || number.right.is_some();
+                items && recorded.measure(number) == Some(&*scores.measure)
+            };
+            // A definition has several metrics.
+            let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
+            let none = match &scores.items {
+                SampledItems::Windows(_) | SampledItems::Documents(..) => false,
+                SampledItems::Defined(all) => all.is_empty(),
+            };
+            if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
+                self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
+            }
+            numbers.into_iter().for_each(|number| items(recorded, number, scores, how, self));
+        }
     }
 
     /// Each with how many numbers of its kind the record has.
@@ -70,63 +118,6 @@ impl Checks {
             self.selections.of(pruned),
             self.operators.of(boundaries),
         ]
-    }
-}
-
-fn compare(recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell, checks: &mut Checks) {
-    // Another engine may have computed here; all else has to be the same.
-    let StoredEngine { name, dtype, device } = engine.clone();
-    let here_is = &*cell.identity.engine;
-    let own_engine = (&here_is.name, &here_is.dtype, &here_is.device) == (&name, &dtype, &device);
-    let here = cell.identity.engine.dtype.clone();
-    let coarser = if dtype == "f32" { here } else { dtype.clone() };
-    let tolerance = Tolerance::of(&coarser);
-    let identity = Identity { engine: Arc::new(ComputeId { name, dtype, device }), ..(*cell.identity).clone() };
-    let identities = &recorded.numbers.identities;
-    let Some((name, _)) = identities.iter().find(|(_, of)| **of == identity) else {
-        let of = grid.cells[cell.cell].to_string();
-        checks.inputs.lack(of, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
-        return;
-    };
-    let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
-    if let Some(failure) = &cell.failure {
-        let failed = own.iter().any(|of| of.failure.is_some());
-        match failed {
-            true => checks.operators.agree(0.0),
-            false => checks.operators.lack(name, format!("a result: {failure}")),
-        }
-        return;
-    }
-    if let Some(run) = recorded.run_cell(name) {
-        if let Some(selection) = &cell.selection {
-            match selection.removed == run.removed {
-                true => checks.selections.agree(0.0),
-                false => {
-                    let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
-                    checks.selections.differ(format!("{name}, removed layers"), said, None);
-                }
-            }
-        }
-        boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut checks.operators);
-    } else if cell.selection.is_some() {
-        checks.selections.lack(name, "the cell in run.json");
-    }
-    let how = (tolerance, own_engine);
-    for scores in &cell.scores {
-        let of = |number: &&&StoredNumber| {
-            let items = number.losses.is_some() || number.right.is_some();
-            items && recorded.measure(number) == Some(&*scores.measure)
-        };
-        // A definition has several metrics.
-        let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
-        let none = match &scores.items {
-            SampledItems::Windows(_) | SampledItems::Documents(..) => false,
-            SampledItems::Defined(all) => all.is_empty(),
-        };
-        if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
-            checks.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
-        }
-        numbers.into_iter().for_each(|number| items(recorded, number, scores, how, checks));
     }
 }
 

@@ -42,12 +42,8 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &Columns, findings:
             .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})"))
             .collect();
         let (severity, note) = explanation(entry, value, &[below, above]);
-        findings.push(
-            Finding::new(Check::Count, severity, &entry.record.condition, &[entry])
-                .expected(shown.join(" or "))
-                .found(&entry.printed)
-                .note(note),
-        );
+        let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
+        findings.push(finding.says(shown.join(" or "), &entry.printed, note));
     }
 }
 
@@ -82,23 +78,20 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         }
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let all = in_words(cells.len());
-        let mut finding = Finding::new(Check::Chance, Severity::Suspicion, row.condition, &cells)
-            .expected("a task above chance")
-            .found(format!("{all} within {farthest:.1} standard errors of chance"))
-            .note(match constant(row) {
-                true => {
-                    let shown =
-                        fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
-                    let shown = shown.collect::<Vec<_>>().join(", ");
-                    format!(
-                        "{shown} are exactly the shares of one label: always the same answer, as when all scores are \
-                         equal or not a number"
-                    )
-                }
-                false => "the model has collapsed".to_owned(),
-            });
-        finding.column = format!("{all} tasks");
-        findings.push(finding);
+        let note = match constant(row) {
+            true => {
+                let shown = fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
+                let shown = shown.collect::<Vec<_>>().join(", ");
+                format!(
+                    "{shown} are exactly the shares of one label: always the same answer, as when all scores are equal or \
+                     not a number"
+                )
+            }
+            false => "the model has collapsed".to_owned(),
+        };
+        let found = format!("{all} within {farthest:.1} standard errors of chance");
+        let finding = Finding::new(Check::Chance, Severity::Suspicion, row.condition, &cells);
+        findings.push(finding.says("a task above chance", found, note).in_column(format!("{all} tasks")));
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::finding::{Check, Finding, Severity, listed};
 use super::row::{EPSILON, agree, exact, loose};
 use crate::artifact::paper::PaperNumber;
+use crate::results::grouped;
 use crate::results::record::{Condition, DENSE};
 
 /// The first entry of a value, and all entries of it.
@@ -28,14 +29,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
         }
     }
     for group in groups.iter().filter(|group| group.len() > 1) {
-        let mut classes: Vec<(Condition, Vec<&PaperNumber>)> = Vec::new();
-        for &entry in group {
-            let condition = exact(&entry.record.condition);
-            match classes.iter_mut().find(|class| class.0 == condition) {
-                Some((_, class)) => class.push(entry),
-                None => classes.push((condition, vec![entry])),
-            }
-        }
+        let classes = grouped(group.iter().map(|&entry| (exact(&entry.record.condition), entry)));
         for (_, class) in &classes {
             within(&values(class), entries, findings);
         }
@@ -81,7 +75,7 @@ fn within(values: &Values, entries: &[PaperNumber], findings: &mut Vec<Finding>)
             None if last_digit(one, two) => (Severity::Remark, "no more than the last digit".to_owned()),
             None => (Severity::Contradiction, elsewhere(one, two, entries)),
         };
-        findings.push(differing(severity, first, other).note(note));
+        findings.push(differing(severity, first, other, note));
     }
 }
 
@@ -94,17 +88,19 @@ fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Findin
             format!("{recovery} on {calibration}")
         };
         let note = format!("{} and {} should be the same", names(first[0]), names(other[0]));
-        findings.push(differing(Severity::Remark, first, other).note(note));
+        findings.push(differing(Severity::Remark, first, other, note));
     }
 }
 
-fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber]) -> Finding {
+fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
     let shown = |same: &[&PaperNumber]| {
         format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
     };
-    Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat())
-        .expected(shown(one))
-        .found(shown(other))
+    Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat()).says(
+        shown(one),
+        shown(other),
+        note,
+    )
 }
 
 /// Standard deviations within which two measurements of a latency agree.

@@ -32,14 +32,12 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let shared = row.shared_scores(actual);
         let cells: Vec<_> = shared.iter().flat_map(|(one, other)| [*one, *other]).collect();
         let printed = shared.iter().filter_map(|(one, _)| Some((one, stated.get(&one.record.metric)?.0)));
-        let expected = printed.clone().map(|(_, at_stated)| at_stated.printed.clone());
-        let found = printed.map(|(one, _)| one.printed.clone());
-        findings.push(
-            Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells)
-                .expected(format!("{STATED} sequences: {}", expected.collect::<Vec<_>>().join(" ")))
-                .found(format!("{count} sequences: {}", found.collect::<Vec<_>>().join(" ")))
-                .note(format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact)),
-        );
+        let (expected, found): (Vec<&str>, Vec<&str>) =
+            printed.map(|(one, at_stated)| (at_stated.printed.as_str(), one.printed.as_str())).unzip();
+        let said = |count: &str, printed: &[&str]| format!("{count} sequences: {}", printed.join(" "));
+        let note = format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact);
+        let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
+        findings.push(finding.says(said(STATED, &expected), said(count, &found), note));
     }
 }
 

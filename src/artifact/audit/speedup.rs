@@ -24,12 +24,10 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         if (least - half..=most + half).contains(&speedup) {
             continue;
         }
-        let mut finding = Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, own.0])
-            .expected(format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed))
-            .found(&cell.printed)
-            .note(format!("rounding allows {least:.4} to {most:.4}"));
-        cell.record.metric.clone_into(&mut finding.column);
-        findings.push(finding);
+        let expected = format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed);
+        let note = format!("rounding allows {least:.4} to {most:.4}");
+        let finding = Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, own.0]);
+        findings.push(finding.says(expected, &cell.printed, note).in_column(&cell.record.metric));
     }
 }
 

@@ -9,6 +9,7 @@ use super::setting::{ClaimSetting, NOISY};
 use crate::identity::{Aspect, Leaves, differs};
 use crate::metric::Metric;
 use crate::recovery;
+use crate::results::grouped;
 use crate::results::record::{Condition, DENSE, Record};
 
 /// Whether a claim holds, and on what that rests.
@@ -65,19 +66,12 @@ impl Claim {
         let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
-        let mut groups: Vec<(Vec<String>, Vec<Known<'_>>)> = Vec::new();
         let mut seen = BTreeSet::new();
-        for known in artifacts.iter().flat_map(|(_, artifact)| artifact.known()).filter(|known| about(&known.record)) {
-            let Known { record, identity } = known;
-            if !seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), identity)) {
-                continue;
-            }
-            let key = key(record);
-            match groups.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, all)) => all.push(known),
-                None => groups.push((key, vec![known])),
-            }
-        }
+        let known = artifacts.iter().flat_map(|(_, artifact)| artifact.known());
+        let known = known.filter(|known| about(&known.record)).filter(|Known { record, identity }| {
+            seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), *identity))
+        });
+        let mut groups: Vec<Group<'_>> = grouped(known.map(|known| (key(known.record), known)));
         let everywhere = |wanted: &Vec<String>| {
             artifacts.iter().all(|(_, of)| of.records.iter().filter(about).any(|record| key(record) == *wanted))
         };

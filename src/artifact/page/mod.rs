@@ -31,10 +31,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-pub use data::{
-    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Judgement, Mark, ObjectNote, Page,
-    PageArtifact, PageRow, TableView,
-};
+pub use data::{CellNote, ClaimRow, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact};
 
 use crate::error::{Error, Result};
 

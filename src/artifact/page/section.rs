@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::data::{Cell, ClaimRow, Column, FindingRow, Page, PageArtifact, PageRow, TableView};
+use super::data::{ClaimRow, FindingRow, Page, PageArtifact};
 use super::figure::{self, Figure};
 use super::html::{artifact_id, encoded};
 use super::summary;
@@ -12,7 +12,7 @@ use super::table::{self, PageTable};
 use crate::artifact::audit::Severity;
 use crate::artifact::printed;
 use crate::error::Result;
-use crate::results::PaperVerdict;
+use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
 /// How many numbers stand how to the paper's.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -24,7 +24,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn of(tables: &[TableView]) -> Self {
+    fn of(tables: &[SavedTable]) -> Self {
         let mut tally = Self::default();
         let cells = tables.iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
         for beside in cells.filter_map(|cell| cell.beside.as_ref()) {
@@ -111,7 +111,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
         1 => name(artifact),
         _ => format!("{}:{}", name(artifact), number + 1),
     };
-    let table = |(number, view): (usize, &'a TableView)| {
+    let table = |(number, view): (usize, &'a SavedTable)| {
         let ids = (format!("{id}:table{}", number + 1), place(number));
         table::table(view, ids, heading(artifact), &page.cells)
             .map_err(|error| error.at(format!("artifact {}", artifact.name)))
@@ -195,13 +195,13 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
     let (ours, theirs) = (Some("Ours".to_owned()), Some("The paper's own numbers".to_owned()));
     let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
     let columns = vec![
-        Column { label: true, ..Column::named("What the paper says") },
-        Column { group: ours.clone(), choice: true, ..Column::named("Verdict") },
-        Column { group: ours, ..Column::named("True in") },
-        Column { group: theirs.clone(), choice: true, ..Column::named("Verdict") },
-        Column { group: theirs, ..Column::named("True in") },
-        Column { choice: true, ..Column::named("Counted in") },
-        Column::named("Where"),
+        SavedColumn { label: true, ..SavedColumn::named("What the paper says") },
+        SavedColumn { group: ours.clone(), choice: true, ..SavedColumn::named("Verdict") },
+        SavedColumn { group: ours, ..SavedColumn::named("True in") },
+        SavedColumn { group: theirs.clone(), choice: true, ..SavedColumn::named("Verdict") },
+        SavedColumn { group: theirs, ..SavedColumn::named("True in") },
+        SavedColumn { choice: true, ..SavedColumn::named("Counted in") },
+        SavedColumn::named("Where"),
     ];
     let row = |(at, claim): (usize, &ClaimRow)| {
         let profile = if several && !claim.profile.is_empty() { format!(", {}", claim.profile) } else { String::new() };
@@ -209,24 +209,24 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
             "" => format!("several{profile}"),
             name => format!("{}{profile}", printed(name)),
         };
-        PageRow {
+        SavedRow {
             anchor: Some(summary::anchor(at)),
             cells: vec![
-                Cell::words(&claim.claim),
-                Cell { best: true, ..Cell::words(claim.verdict.word()) },
-                Cell::words(&claim.ours),
-                Cell::words(claim.paper_verdict.word()),
-                Cell::words(&claim.paper),
-                Cell::words(counted),
-                Cell::words(&claim.place),
+                SavedCell::words(&claim.claim),
+                SavedCell { best: true, ..SavedCell::words(claim.verdict.word()) },
+                SavedCell::words(&claim.ours),
+                SavedCell::words(claim.paper_verdict.word()),
+                SavedCell::words(&claim.paper),
+                SavedCell::words(counted),
+                SavedCell::words(&claim.place),
             ],
-            ..PageRow::default()
+            ..SavedRow::default()
         }
     };
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
     let rows = claims.iter().enumerate().map(row).collect();
-    list(("claims", "Claims", caption.to_owned()), &TableView { columns, rows, ..TableView::default() })
+    list(("claims", "Claims", caption.to_owned()), &SavedTable { columns, rows, ..SavedTable::default() })
 }
 
 /// All findings as one table; none where there are no findings.
@@ -234,18 +234,18 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
-    let row = |of: &FindingRow| PageRow {
+    let row = |of: &FindingRow| SavedRow {
         group: Some(of.severity.name().to_owned()),
-        cells: [&of.rule, &of.place, &of.expected, &of.found, &of.note].map(Cell::words).to_vec(),
-        ..PageRow::default()
+        cells: [&of.rule, &of.place, &of.expected, &of.found, &of.note].map(SavedCell::words).to_vec(),
+        ..SavedRow::default()
     };
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
-    let view = TableView {
+    let view = SavedTable {
         columns: named(&["Rule", "Where", "Expected", "Found", "Note"], 0),
         rows: findings.iter().map(row).collect(),
         group_name: "Severity".to_owned(),
-        ..TableView::default()
+        ..SavedTable::default()
     };
     list(("findings", "Audit", caption), &view)
 }
@@ -255,29 +255,23 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<List>> {
-    let row = |(folder, reason): &(String, String)| PageRow {
-        cells: [folder, reason].map(Cell::words).to_vec(),
-        ..PageRow::default()
-    };
-    let (columns, rows) = (named(&["Folder", "Why"], 1), folders.iter().map(row).collect());
+    let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results that lie beside those of this page.".to_owned();
-    list(("left-out", "Left out", caption), &TableView { columns, rows, ..TableView::default() })
-}
-
-fn capital(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
+    list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
 }
 
 /// Columns of these names, the first of which names a row; by one of them rows can be chosen.
-fn named(names: &[&str], choice: usize) -> Vec<Column> {
-    let column =
-        |(place, name): (usize, &&str)| Column { label: place == 0, choice: place == choice, ..Column::named(*name) };
+fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
+    let column = |(place, name): (usize, &&str)| SavedColumn {
+        label: place == 0,
+        choice: place == choice,
+        ..SavedColumn::named(*name)
+    };
     names.iter().enumerate().map(column).collect()
 }
 
 /// None where there are no rows.
-fn list((id, title, caption): (&'static str, &'static str, String), view: &TableView) -> Result<Option<List>> {
+fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<List>> {
     if view.rows.is_empty() {
         return Ok(None);
     }

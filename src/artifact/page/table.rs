@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::data::{BesideView, Cell, CellNote, Column, Mark, PageRow, TableView};
+use super::data::CellNote;
 use super::html::cell_id;
 use crate::error::{Error, Result};
-use crate::results::PaperVerdict;
+use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
 /// A column with a text longer than this, in characters, is prose and wraps.
 const PROSE: usize = 36;
@@ -88,7 +88,7 @@ struct TableCell {
     address: Option<String>,
     error: String,
     items: Option<usize>,
-    mark: Option<Mark>,
+    mark: Option<SavedMark>,
     beside: Option<Judged>,
 }
 
@@ -96,7 +96,7 @@ struct TableCell {
 #[derive(Debug, Serialize)]
 struct Judged {
     #[serde(flatten)]
-    beside: BesideView,
+    beside: SavedComparison,
     sign: &'static str,
     word: &'static str,
     /// What is measured otherwise than in the paper.
@@ -108,7 +108,7 @@ struct Judged {
 /// # Errors
 /// When a row has not one cell for each column.
 pub(super) fn table(
-    view: &TableView,
+    view: &SavedTable,
     (id, name): (String, String),
     title: &str,
     notes: &BTreeMap<String, CellNote>,
@@ -145,7 +145,7 @@ struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    fn of(view: &'a TableView) -> Self {
+    fn of(view: &'a SavedTable) -> Self {
         let name = if view.group_name.is_empty() { "Group" } else { view.group_name.as_str() };
         let is_prose = (0..view.columns.len())
             .map(|column| view.rows.iter().any(|row| row.cells[column].text.chars().count() > PROSE))
@@ -159,7 +159,7 @@ impl<'a> Shape<'a> {
         column + usize::from(self.group.is_some())
     }
 
-    fn choices(&self, view: &TableView) -> Vec<Choice> {
+    fn choices(&self, view: &SavedTable) -> Vec<Choice> {
         let mut choices = Vec::new();
         if let Some(name) = self.group {
             choices.extend(choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
@@ -171,7 +171,7 @@ impl<'a> Shape<'a> {
         choices
     }
 
-    fn heads(&self, view: &TableView) -> Vec<Vec<HeaderCell>> {
+    fn heads(&self, view: &SavedTable) -> Vec<Vec<HeaderCell>> {
         let rows = if view.columns.iter().any(|column| column.group.is_some()) { 2 } else { 1 };
         let (mut upper, mut lower) = (Vec::new(), Vec::new());
         upper.extend(self.group.map(|name| HeaderCell {
@@ -185,7 +185,7 @@ impl<'a> Shape<'a> {
         let mut index = 0;
         for together in view.columns.chunk_by(|a, b| a.group.is_some() && a.group == b.group) {
             let heading = together.first().and_then(|column| column.group.clone());
-            let own = |column: &Column, index: usize, rows: usize| HeaderCell {
+            let own = |column: &SavedColumn, index: usize, rows: usize| HeaderCell {
                 text: column.name.clone(),
                 class: self.class(index, column, false),
                 column: Some(self.place(index)),
@@ -212,8 +212,8 @@ impl<'a> Shape<'a> {
         [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
     }
 
-    fn row(&self, view: &TableView, row: &PageRow, notes: &BTreeMap<String, CellNote>) -> TableRow {
-        let cell = |(index, (column, cell)): (usize, (&Column, &Cell))| {
+    fn row(&self, view: &SavedTable, row: &SavedRow, notes: &BTreeMap<String, CellNote>) -> TableRow {
+        let cell = |(index, (column, cell)): (usize, (&SavedColumn, &SavedCell))| {
             let is_label = Some(index) == self.label;
             let (text, deviation) = match cell.text.split_once(" ± ") {
                 Some((text, deviation)) if column.numeric => (text, deviation),
@@ -251,7 +251,7 @@ impl<'a> Shape<'a> {
     }
 
     /// `t` text, `p` prose, `l` label; a plain number needs no class, as most cells are that.
-    fn class(&self, index: usize, column: &Column, failed: bool) -> String {
+    fn class(&self, index: usize, column: &SavedColumn, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
             (false, true) => "t p",
@@ -264,8 +264,8 @@ impl<'a> Shape<'a> {
 }
 
 /// The column that names a row: the one that says so, or the last text before the first measured number.
-fn label(columns: &[Column], has_group: bool) -> Option<usize> {
-    let measured = |column: &Column| column.numeric && !column.choice;
+fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
+    let measured = |column: &SavedColumn| column.numeric && !column.choice;
     if let Some(says_so) = columns.iter().position(|column| column.label) {
         return Some(says_so);
     }
@@ -282,12 +282,12 @@ fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -
 }
 
 /// A text that is an address and nothing else; numbers never are.
-fn address(column: &Column, text: &str) -> Option<String> {
+fn address(column: &SavedColumn, text: &str) -> Option<String> {
     let safe = |c: char| c.is_ascii_graphic() && !"<>\"'`".contains(c);
     (!column.numeric && text.starts_with("https://") && text.chars().all(safe)).then(|| text.to_owned())
 }
 
-fn sort_value(column: &Column, cell: &Cell) -> Option<String> {
+fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
     // What is printed alike is alike.
     let decimals = cell.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -298,7 +298,7 @@ fn sort_value(column: &Column, cell: &Cell) -> Option<String> {
     }
 }
 
-fn judged(beside: &BesideView) -> Judged {
+fn judged(beside: &SavedComparison) -> Judged {
     let unlike = match &beside.verdict {
         PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
         _ => None,
