@@ -28,8 +28,8 @@ pub(super) fn layout(
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
     let depths: Vec<Vec<usize>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
     let places = if table.across_depths { Some(places(&depths)) } else { None };
-    let (metrics, over) = columns_of(table, numbers)?;
-    let (mut groups, columns) = heads(&metrics, places.as_deref());
+    let (columns, over) = columns_of(table, numbers)?;
+    let (mut groups, columns) = heads(columns, places.as_deref());
     if groups.is_empty() && over.iter().any(|(head, _)| !head.is_empty()) {
         groups = over;
     }
@@ -39,7 +39,7 @@ pub(super) fn layout(
         let (dense, pruned): (Vec<_>, Vec<_>) =
             numbers.iter().filter(own).partition(|number| number.record.condition.criterion == DENSE);
         let mut add = |dense: bool, at: &[&Arc<Measurement>], block: usize| -> Result<()> {
-            let depth = |column: &Placed| column.group.and_then(|group| places.as_ref()?[group][place]);
+            let depth = |column: &LaidColumn| column.group.and_then(|group| places.as_ref()?[group][place]);
             let cells = columns.iter().map(|column| find(at, column, depth(column), dense));
             let cells = cells.collect::<Result<Vec<_>>>()?;
             let (Some(first), false) = (at.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
@@ -111,17 +111,13 @@ struct Laid {
     first: Arc<Measurement>,
 }
 
-/// A metric, under which head, and what of the run's it is where that asks for it in several ways.
-struct Wanted {
-    metric: Metric,
-    head: String,
-    of: Option<Asked>,
-}
-
-/// A column of the table, and which group of depths it is in where the columns are repeated for each.
-struct Placed {
+/// A column of the table.
+#[derive(Clone)]
+struct LaidColumn {
     column: Column,
+    /// What of the run's it is, where that asks for it in several ways.
     of: Option<Asked>,
+    /// Which group of depths it is in, where the columns are repeated for each.
     group: Option<usize>,
 }
 
@@ -163,18 +159,16 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
 type Heads = Vec<(String, usize)>;
 
 /// The metrics that a table asks for, and the heads over them with how many each is over.
-fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<Wanted>, Heads)> {
+fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, Heads)> {
     let found = |id: &str| numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone());
     // What a run measures in several ways under one name has a column for each.
-    let each = |metric: Metric| -> Vec<Wanted> {
+    let each = |metric: Metric| -> Vec<LaidColumn> {
+        let column = |head: String, of| LaidColumn { column: Column::of(metric.clone(), head), of, group: None };
         let own = numbers.iter().filter(|number| number.metric.id == metric.id);
         let ways = distinct(own.map(|number| &number.asked));
         match ways.len() {
-            0 | 1 => vec![Wanted { head: metric.label.clone(), metric, of: None }],
-            _ => {
-                let wanted = |of: Asked| Wanted { metric: metric.clone(), head: of.to_string(), of: Some(of) };
-                ways.into_iter().map(wanted).collect()
-            }
+            0 | 1 => vec![column(metric.label.clone(), None)],
+            _ => ways.into_iter().map(|of| column(of.to_string(), Some(of))).collect(),
         }
     };
     // Beside what is measured on a text or a task stands what else the run has of it, where no column asks for that.
@@ -195,7 +189,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<W
             true => (String::new(), std::iter::once(metric.clone()).chain(beside(&metric)).collect()),
             false => (metric.label, of_prompts),
         };
-        let columns: Vec<Wanted> = metrics.into_iter().flat_map(each).collect();
+        let columns: Vec<LaidColumn> = metrics.into_iter().flat_map(each).collect();
         over.push((head, columns.len()));
         wanted.extend(columns);
     }
@@ -241,28 +235,22 @@ pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Ta
 }
 
 /// The columns, and the heads over them.
-fn heads(wanted: &[Wanted], places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<Placed>) {
-    let placed = |group: Option<usize>| {
-        wanted.iter().map(move |Wanted { metric, head, of }| Placed {
-            column: Column::of(metric.clone(), head),
-            of: of.clone(),
-            group,
-        })
-    };
-    let Some(places) = places else { return (Vec::new(), placed(None).collect()) };
+fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<LaidColumn>) {
+    let Some(places) = places else { return (Vec::new(), columns) };
+    let again = |group: usize| columns.iter().map(move |of| LaidColumn { group: Some(group), ..of.clone() });
     let group = |depths: &Vec<Option<usize>>| {
         let counts: BTreeSet<usize> = depths.iter().flatten().copied().collect();
         let counts: Vec<String> = counts.iter().map(|depth| format!("{depth}-layer")).collect();
-        (counts.join(", "), wanted.len())
+        (counts.join(", "), columns.len())
     };
-    (places.iter().map(group).collect(), (0..places.len()).flat_map(|group| placed(Some(group))).collect())
+    (places.iter().map(group).collect(), (0..places.len()).flat_map(again).collect())
 }
 
 /// The number that belongs into a column of a row: of `depth` where the columns are repeated for each, of the row's
 /// only depth otherwise.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
-    column: &Placed,
+    column: &LaidColumn,
     depth: Option<usize>,
     dense: bool,
 ) -> Result<Option<&'n Arc<Measurement>>> {

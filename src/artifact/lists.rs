@@ -17,13 +17,6 @@ pub(super) struct List {
     pub rows: Vec<Vec<String>>,
     /// The column that names a row.
     pub label: usize,
-    /// The columns that are printed beside that one.
-    printed: Printed,
-}
-
-/// What a printed list has besides its rows' names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Printed {
     /// The column that tells kinds of rows apart, where there is one.
     kind: Option<usize>,
     /// The column of names in a grid, by which a description chooses rows.
@@ -45,7 +38,10 @@ pub(super) fn methods() -> List {
         heads: ["Category", "Method", "Name in a grid", "Reference"].map(str::to_owned).to_vec(),
         rows: criteria.chain(recoveries).collect(),
         label: 1,
-        printed: Printed { kind: Some(0), name: 2, source: 3, head: "Official repository" },
+        kind: Some(0),
+        name: 2,
+        source: 3,
+        head: "Official repository",
     }
 }
 
@@ -75,7 +71,10 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         label: 0,
-        printed: Printed { kind: None, name: 1, source: 2, head: "Download link" },
+        kind: None,
+        name: 1,
+        source: 2,
+        head: "Download link",
     })
 }
 
@@ -102,7 +101,7 @@ impl List {
     /// # Errors
     /// A name that is in no row, with the nearest.
     pub(super) fn printed(&self, description: &Description) -> Result<Table> {
-        let Printed { kind, name, source, head } = self.printed;
+        let Self { kind, name, source, head, .. } = *self;
         let find = |wanted: &String| {
             self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                 let known = self.rows.iter().map(|row| row[name].as_str());

@@ -268,8 +268,7 @@ fn figures(
 
 /// All forms of a drawing.
 fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
-    let forms = [("svg", drawing.svg.as_bytes()), ("pdf", &drawing.pdf), ("png", &drawing.png)];
-    forms.into_iter().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
+    drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
 /// What the page says of an artifact's run, as its record has it.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::figure::{Around, Axis, Dots, Drawing, Draws, Figure, Plot, Width};
+use super::figure::{Around, Axis, Dots, Drawing, Figure, Plot, Series, Width};
 use super::paper::backbone_label;
 use crate::error::Result;
 use crate::grid::TableEntry;
@@ -61,7 +61,7 @@ impl Drawn {
 pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<Option<Drawing>> {
     let Some(Drawn { metric, cuts }) = Drawn::of(table, numbers) else { return Ok(None) };
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
-    let draws = |method: String| Draws {
+    let draws = |method: String| Series {
         label: if method == recovery::NONE { "No repair".to_owned() } else { recovery::heading(&method).to_owned() },
         values: cuts.iter().map(|(_, all)| of_method(all, &method).into_values().collect()).collect(),
         method,

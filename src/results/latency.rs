@@ -7,7 +7,7 @@ use polars::prelude::DataFrame;
 
 use super::cell_result::CellResult;
 use super::csv::failed;
-use super::measurement::grouped;
+use super::groups::grouped;
 use super::outcome::GridOutcome;
 use super::parquet::write_parts;
 use crate::error::Result;

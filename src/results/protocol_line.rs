@@ -1,7 +1,8 @@
 //! How the numbers of a table were made, in one line.
 
 use super::Protocol;
-use super::measurement::{Calibrated, Measurement, Sample, distinct, grouped};
+use super::groups::{distinct, grouped};
+use super::measurement::{Calibrated, Measurement, Sample};
 use super::protocol::streamed;
 use crate::distill::Finetune;
 use crate::grid::Calibration;

@@ -1,7 +1,6 @@
 //! `numbers.json`: what a results folder has measured, to be read again by claims, comparisons and the page.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,9 +16,9 @@ use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Grid, defined_columns};
-use crate::identity::{Aspect, Identity, Leaves, MeasureId, leaves};
+use crate::identity::{Aspect, ComputeId, Identity, Leaves, MeasureId, leaves};
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
-use crate::model::{CPU, EngineId};
+use crate::model::CPU;
 
 /// The numbers of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,7 +39,7 @@ pub struct StoredResults {
     pub inputs: BTreeMap<String, String>,
     /// What ran each backbone; none in what was written before there was a choice.
     #[serde(default)]
-    pub engines: BTreeMap<String, StoredEngine>,
+    pub engines: BTreeMap<String, ComputeId>,
     /// How each metric was measured, and on which bytes.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
@@ -62,27 +61,6 @@ pub struct StoredResults {
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
     pub numbers: Vec<StoredNumber>,
-}
-
-/// An engine, as keys know it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StoredEngine {
-    pub name: String,
-    pub dtype: String,
-    pub device: String,
-}
-
-impl From<EngineId> for StoredEngine {
-    fn from(id: EngineId) -> Self {
-        Self { name: id.name.to_owned(), dtype: id.dtype.to_owned(), device: id.device.to_owned() }
-    }
-}
-
-impl fmt::Display for StoredEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} on {}", self.name, self.dtype, self.device)
-    }
 }
 
 /// A number with the items behind it.
@@ -189,7 +167,7 @@ impl StoredResults {
     }
 
     /// What ran a backbone.
-    pub fn engine(&self, backbone: &str) -> StoredEngine {
+    pub fn engine(&self, backbone: &str) -> ComputeId {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 

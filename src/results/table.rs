@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use super::comparison::PaperComparison;
+use super::groups::distinct;
 use super::latency::NOISY;
-use super::measurement::{Measurement, Sample, distinct};
+use super::measurement::{Measurement, Sample};
 use super::paired::{self, Paired};
 use crate::metric::{Direction, Metric};
 use crate::recovery;

@@ -1,7 +1,8 @@
 //! The table of a run turned round: a row for each method, a column for each backbone and depth, one metric.
 
+use super::groups::distinct;
 use super::long::{decimals, shown};
-use super::measurement::{CellSummary, Results, distinct};
+use super::measurement::{CellSummary, Results};
 use super::protocol_line::protocol_sentence;
 use super::table::{Column, Lead, Row, Table};
 use super::{Factors, Protocol, factors};

@@ -15,7 +15,6 @@ use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, MeasureId};
 use crate::model::EngineRequest;
 use crate::plan::{BackbonePlan, Evaluation};
-use crate::results::StoredEngine;
 
 /// What is drawn of a folder, to be computed.
 pub(super) struct Drawn {
@@ -31,7 +30,7 @@ pub(super) struct Drawn {
 struct EngineGrid {
     grid: Grid,
     settings: RunSettings,
-    engine: StoredEngine,
+    engine: ComputeId,
 }
 
 /// Makes what the drawn cells of all folders need of each calibration in one pass over its text: by itself each folder would
@@ -71,10 +70,7 @@ impl EngineGrid {
         let (own, two) = (&self.grid, &other.grid);
         let backbones = own.backbones.iter().all(|(name, of)| two.backbones.get(name).is_none_or(|two| two == of));
         let corpora = own.corpora.iter().all(|(name, of)| two.corpora.get(name).is_none_or(|two| two == of));
-        backbones
-            && corpora
-            && self.engine.to_string() == other.engine.to_string()
-            && self.settings.batch_tokens == other.settings.batch_tokens
+        backbones && corpora && self.engine == other.engine && self.settings.batch_tokens == other.settings.batch_tokens
     }
 
     fn join(&mut self, other: &Self) {
@@ -124,14 +120,12 @@ pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, 
         }
         _ => None,
     });
-    let engines: BTreeSet<String> =
-        cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone).to_string()).collect();
+    let engines: BTreeSet<ComputeId> = cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
     for engine in engines {
         let mut own = cut.clone();
-        own.cells.retain(|cell| recorded.numbers.engine(&cell.backbone).to_string() == engine);
+        own.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
         let Some(backbone) = own.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         own.backbones.retain(|name, _| own.cells.iter().any(|cell| cell.backbone == *name));
-        let engine = recorded.numbers.engine(&backbone);
         let asked = asked(&engine, &own, &backbone);
         if asked.is_none() {
             notes.push(format!("{engine} is not on this machine: computed here with what is"));
@@ -201,9 +195,8 @@ impl Drawn {
 }
 
 /// The engine that the record names, where it runs here.
-fn asked(of: &StoredEngine, grid: &Grid, backbone: &str) -> Option<EngineRequest> {
-    let StoredEngine { name, dtype, device } = of.clone();
-    let request = ComputeId { name, dtype, device }.request()?;
+fn asked(of: &ComputeId, grid: &Grid, backbone: &str) -> Option<EngineRequest> {
+    let request = of.request()?;
     request.choose(&grid.backbones.get(backbone)?.path).ok().map(|_| request)
 }
 

@@ -9,7 +9,7 @@ use crate::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, Sampled
 use crate::grid::Grid;
 use crate::identity::{ComputeId, Identity};
 use crate::model::Tolerance;
-use crate::results::{StoredEngine, StoredNumber};
+use crate::results::StoredNumber;
 use crate::stage::operator::BoundaryResult;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 
@@ -38,15 +38,12 @@ impl Checks {
     }
 
     /// A cell with its record.
-    pub(super) fn compare(&mut self, recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell) {
+    pub(super) fn compare(&mut self, recorded: &Recorded, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
         // Another engine may have computed here; all else has to be the same.
-        let StoredEngine { name, dtype, device } = engine.clone();
-        let here_is = &*cell.identity.engine;
-        let own_engine = (&here_is.name, &here_is.dtype, &here_is.device) == (&name, &dtype, &device);
-        let here = cell.identity.engine.dtype.clone();
-        let coarser = if dtype == "f32" { here } else { dtype.clone() };
-        let tolerance = Tolerance::of(&coarser);
-        let identity = Identity { engine: Arc::new(ComputeId { name, dtype, device }), ..(*cell.identity).clone() };
+        let own_engine = *cell.identity.engine == *engine;
+        let coarser = if engine.dtype == "f32" { &cell.identity.engine.dtype } else { &engine.dtype };
+        let tolerance = Tolerance::of(coarser);
+        let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
         let identities = &recorded.numbers.identities;
         let Some((name, _)) = identities.iter().find(|(_, of)| **of == identity) else {
             let of = grid.cells[cell.cell].to_string();

@@ -30,15 +30,15 @@ impl From<Option<f64>> for Value {
     }
 }
 
-/// The bars of one method.
+/// What is drawn of one method.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct Series<T = Value> {
     /// Decides the colour and the marker: see [`palette::of`].
     pub method: String,
     /// Its name in print.
     pub label: String,
     /// One per group.
-    pub values: Vec<Value>,
+    pub values: Vec<T>,
 }
 
 /// Groups of bars, one bar per method in each.

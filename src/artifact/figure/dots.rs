@@ -1,6 +1,7 @@
 //! Dots in columns: a value for each draw of a method, and a dash at their mean.
 
 use super::axis::{Axis, Range, drawable};
+use super::bars::Series;
 use super::frame::{self, Around, Frame, FramePlan, GAP, Groups};
 use super::legend::Key;
 use super::palette::{self, TEXT};
@@ -8,24 +9,14 @@ use super::scene::Scene;
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
-/// The draws of one method.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Draws {
-    /// Decides the colour and the marker: see [`palette::of`].
-    pub method: String,
-    /// Its name in print.
-    pub label: String,
-    /// The values in each group; those that are not finite are not drawn.
-    pub values: Vec<Vec<f64>>,
-}
-
 /// Groups of columns of dots, one column a method in each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
     pub axis: Axis,
     /// The groups' names, below the columns.
     pub groups: Vec<String>,
-    pub methods: Vec<Draws>,
+    /// Of each group all draws; those that are not finite are not drawn.
+    pub methods: Vec<Series<Vec<f64>>>,
 }
 
 /// Between two groups, in columns.

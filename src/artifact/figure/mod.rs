@@ -59,7 +59,7 @@ mod tests;
 pub use axis::{Axis, Scale};
 pub use bars::{Bars, Series, Value};
 pub use curves::{Curves, Level, Line, Point};
-pub use dots::{Dots, Draws};
+pub use dots::Dots;
 pub use frame::{Around, Width};
 pub use layers::{DiagramRow, LayerDiagram};
 pub use panels::Panels;
@@ -94,6 +94,16 @@ pub struct Drawing {
     pub pdf: Vec<u8>,
     /// 300 dots per inch, in the light theme.
     pub png: Vec<u8>,
+}
+
+impl Drawing {
+    /// What its files end in.
+    pub const ENDINGS: [&str; 3] = ["svg", "pdf", "png"];
+
+    /// Each of its forms, with what a file of it ends in.
+    pub fn forms(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        Self::ENDINGS.into_iter().zip([self.svg.as_bytes(), &self.pdf, &self.png])
+    }
 }
 
 impl Figure {

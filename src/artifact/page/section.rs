@@ -21,6 +21,7 @@ pub(super) struct Tally {
     differs: usize,
     other_protocol: usize,
     missing: usize,
+    all: usize,
 }
 
 impl Tally {
@@ -34,6 +35,7 @@ impl Tally {
                 PaperVerdict::OtherProtocol(_) => &mut tally.other_protocol,
                 PaperVerdict::Missing => &mut tally.missing,
             } += 1;
+            tally.all += 1;
         }
         tally
     }
@@ -44,11 +46,12 @@ impl Tally {
             differs: self.differs + other.differs,
             other_protocol: self.other_protocol + other.other_protocol,
             missing: self.missing + other.missing,
+            all: self.all + other.all,
         }
     }
 
     pub(super) fn is_empty(self) -> bool {
-        self.same + self.differs + self.other_protocol + self.missing == 0
+        self.all == 0
     }
 }
 
@@ -59,7 +62,6 @@ pub(super) struct Section<'a> {
     title: &'a str,
     artifact: &'a PageArtifact,
     pub(super) tally: Tally,
-    is_compared: bool,
     tables: Vec<PageTable>,
     figures: Vec<Figure<'a>>,
     /// What the paper says of this artifact.
@@ -90,7 +92,6 @@ struct File<'a> {
 pub(super) struct Profile<'a> {
     name: &'a str,
     tally: Tally,
-    is_compared: bool,
     artifacts: Vec<ListedArtifact<'a>>,
 }
 
@@ -100,7 +101,6 @@ struct ListedArtifact<'a> {
     name: &'a str,
     title: &'a str,
     tally: Tally,
-    is_compared: bool,
 }
 
 /// # Errors
@@ -116,7 +116,6 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
         table::table(view, ids, heading(artifact), &page.cells)
             .map_err(|error| error.at(format!("artifact {}", artifact.name)))
     };
-    let tally = Tally::of(&artifact.tables);
     let own = |(at, claim): (usize, &'a ClaimRow)| {
         let is_own = claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
         is_own.then(|| SaidClaim {
@@ -129,8 +128,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
     Ok(Section {
         title: heading(artifact),
         artifact,
-        tally,
-        is_compared: !tally.is_empty(),
+        tally: Tally::of(&artifact.tables),
         tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
         claims: page.claims.iter().enumerate().filter_map(own).collect(),
@@ -160,18 +158,15 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
     let together = sections.chunk_by(|a, b| a.artifact.profile == b.artifact.profile);
     together
         .map(|sections| {
-            let tally = sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally));
             let entry = |section: &'a Section<'a>| ListedArtifact {
                 id: &section.id,
                 name: &section.artifact.name,
                 title: section.title,
                 tally: section.tally,
-                is_compared: section.is_compared,
             };
             Profile {
                 name: sections.first().map_or("", |section| section.artifact.profile.as_str()),
-                tally,
-                is_compared: !tally.is_empty(),
+                tally: sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally)),
                 artifacts: sections.iter().map(entry).collect(),
             }
         })
