@@ -22,8 +22,12 @@ pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
 /// Whether the description names the metric for itself, or does not name it at all: bits per byte stand beside perplexities
 /// by themselves.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
-    let named = |all: &[String]| all.iter().any(|id| *id == metric.id || *id == metric.family());
-    !named(&entry.metrics) || named(&entry.print.beyond)
+    !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
+}
+
+/// Whether a metric is among some, by itself or as one of a family.
+fn names(all: &[String], metric: &Metric) -> bool {
+    all.iter().any(|id| *id == metric.id || *id == metric.family())
 }
 
 fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&Column) -> bool) -> Table {
@@ -37,10 +41,7 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&Column) -> bool)
         groups.extend((own > 0).then(|| (head.clone(), own)));
         first += count;
     }
-    let arrow = |metric: &Metric| {
-        let of = |ids: &Vec<String>| ids.iter().any(|id| *id == metric.id || *id == metric.family());
-        entry.print.arrows.as_ref().is_none_or(of)
-    };
+    let arrow = |metric: &Metric| entry.print.arrows.as_ref().is_none_or(|ids| names(ids, metric));
     let column = |at: &usize| {
         let column = &table.columns[*at];
         Column { arrow: arrow(&column.metric), ..column.clone() }

@@ -167,13 +167,19 @@ impl Curves {
         axis
     }
 
+    /// Every x, ascending.
+    fn all_x(&self) -> Vec<f64> {
+        let points = self.lines.iter().flat_map(|line| &line.points);
+        let mut at: Vec<f64> = points.filter_map(|point| Some(self.seen(point)?.0)).collect();
+        at.sort_by(f64::total_cmp);
+        at.dedup();
+        at
+    }
+
     /// From one line's points to the next line's at the same x, in points of print, on an axis of `room`: no more than half
     /// of what lies between two x.
     fn apart(&self, xs: &Range, room: f64) -> f64 {
-        let points = self.lines.iter().flat_map(|line| &line.points);
-        let mut at: Vec<f64> = points.filter_map(|p| self.seen(p).map(|(x, _, _)| xs.place(x) * room)).collect();
-        at.sort_by(f64::total_cmp);
-        at.dedup();
+        let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.place(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
@@ -189,11 +195,7 @@ impl Curves {
 
     /// Ticks at every x where there are few, else at round numbers; for an axis of `room` points.
     fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
-        let mut at: Vec<f64> =
-            self.lines.iter().flat_map(|line| &line.points).filter_map(|p| self.seen(p).map(|(x, _, _)| x)).collect();
-        at.sort_by(f64::total_cmp);
-        at.dedup();
-        let own: Vec<Tick> = at.into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
+        let own: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
         let fits = |ticks: &[Tick]| {
             let ends = |tick: &Tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0);
             ticks.windows(2).all(|pair| {

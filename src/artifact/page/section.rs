@@ -64,27 +64,10 @@ pub(super) struct Section<'a> {
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
     figures: Vec<Figure<'a>>,
-    /// What the paper says of this artifact.
-    claims: Vec<SaidClaim<'a>>,
-    files: Vec<File<'a>>,
-}
-
-/// A claim in the section of what it is counted in.
-#[derive(Debug, Serialize)]
-struct SaidClaim<'a> {
-    /// Of its row among all claims.
-    id: String,
-    claim: &'a ClaimRow,
-    verdict: &'static str,
-    paper_verdict: &'static str,
-}
-
-/// A file, and its address unless that leaves the disk that the page lies on.
-#[derive(Debug, Serialize)]
-struct File<'a> {
-    name: &'a str,
-    path: &'a str,
-    address: Option<String>,
+    /// What the paper says of this artifact, each with the id of its row among all claims.
+    claims: Vec<(String, &'a ClaimRow)>,
+    /// Name, path and address of each file.
+    files: Vec<(&'a str, &'a str, Option<String>)>,
 }
 
 /// The artifacts of a profile, in the list of contents and at the top of the page.
@@ -118,12 +101,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
     };
     let own = |(at, claim): (usize, &'a ClaimRow)| {
         let is_own = claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
-        is_own.then(|| SaidClaim {
-            id: summary::anchor(at),
-            claim,
-            verdict: claim.verdict.word(),
-            paper_verdict: claim.paper_verdict.word(),
-        })
+        is_own.then(|| (summary::anchor(at), claim))
     };
     Ok(Section {
         title: heading(artifact),
@@ -132,7 +110,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
         tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
         claims: page.claims.iter().enumerate().filter_map(own).collect(),
-        files: artifact.files.iter().map(|(name, path)| file(name, path)).collect(),
+        files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), address(path))).collect(),
         id,
     })
 }
@@ -147,10 +125,10 @@ fn name(artifact: &PageArtifact) -> String {
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// A link to a file, by its path from the page. An absolute path, or one with a scheme, stays text.
-fn file<'a>(name: &'a str, path: &'a str) -> File<'a> {
+/// What a link to a file is, by its path from the page. An absolute path, or one with a scheme, stays text.
+fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
-    File { name, path, address: (!leaves).then(|| encoded(path, "/")) }
+    (!leaves).then(|| encoded(path, "/"))
 }
 
 /// The artifacts by their profiles, as they follow each other.

@@ -182,32 +182,20 @@ impl<'a> Shape<'a> {
             rows,
             higher_is_better: None,
         }));
-        let mut index = 0;
-        for together in view.columns.chunk_by(|a, b| a.group.is_some() && a.group == b.group) {
-            let heading = together.first().and_then(|column| column.group.clone());
-            let own = |column: &SavedColumn, index: usize, rows: usize| HeaderCell {
+        let columns: Vec<(usize, &SavedColumn)> = view.columns.iter().enumerate().collect();
+        for together in columns.chunk_by(|(_, a), (_, b)| a.group.is_some() && a.group == b.group) {
+            let heading = together.first().and_then(|(_, column)| column.group.clone());
+            let (row, rows) = if heading.is_some() { (&mut lower, 1) } else { (&mut upper, rows) };
+            row.extend(together.iter().map(|(index, column)| HeaderCell {
                 text: column.name.clone(),
-                class: self.class(index, column, false),
-                column: Some(self.place(index)),
+                class: self.class(*index, column, false),
+                column: Some(self.place(*index)),
                 columns: 1,
                 rows,
                 higher_is_better: column.higher_is_better,
-            };
-            for (place, column) in (index..).zip(together) {
-                match heading {
-                    Some(_) => lower.push(own(column, place, 1)),
-                    None => upper.push(own(column, place, rows)),
-                }
-            }
-            let over = |text| HeaderCell {
-                text,
-                class: "over".into(),
-                columns: together.len(),
-                rows: 1,
-                ..HeaderCell::default()
-            };
-            upper.extend(heading.map(over));
-            index += together.len();
+            }));
+            let (class, columns) = ("over".to_owned(), together.len());
+            upper.extend(heading.map(|text| HeaderCell { text, class, columns, rows: 1, ..HeaderCell::default() }));
         }
         [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
     }
