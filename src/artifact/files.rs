@@ -13,9 +13,10 @@ use crate::grid::{Grid, Over};
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, CHANNELS, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results, StoredResults,
-    Table, collect, engine_notes, latency_notes, latex, long, markdown, put, rounding_notes, run_frame, screen, wide,
-    with_definitions, write_channels, write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
+    CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results,
+    StoredResults, Table, collect, engine_notes, latency_notes, latex, long, markdown, put, rounding_notes, run_frame,
+    screen, wide, with_definitions, write_channels, write_documents, write_forms, write_frame, write_latencies,
+    write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -148,12 +149,12 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
         return Ok(Vec::new());
     }
     let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
-    let answers: Vec<Answers<'_>> = outcome
+    let answers: Vec<CellAnswers<'_>> = outcome
         .cells
         .iter()
         .zip(&names)
         .flat_map(|(result, cell)| result.scored().map(move |scores| (cell, scores)))
-        .map(|(cell, scores)| Answers { cell, task: &scores.label, answers: &scores.answers })
+        .map(|(cell, scores)| CellAnswers { cell, task: &scores.label, answers: &scores.answers })
         .collect();
     let mut results = Vec::new();
     for (result, name) in outcome.cells.iter().zip(&names) {

@@ -10,8 +10,8 @@ use crate::grid::{Description, Lead, Shade, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{DENSE, Record};
 use crate::results::{
-    Asked, Column, Factors, Lead as TableLead, LeadKind, Measurement, PrintedNumber, Row, Table, distinct, factors,
-    protocol_sentence,
+    Factors, Lead as TableLead, LeadKind, Measurement, NumberColumn, PrintedNumber, Question, Table, TableRow,
+    distinct, factors, protocol_sentence,
 };
 use crate::{criterion, recovery};
 
@@ -51,7 +51,7 @@ pub(super) fn layout(
                 (None, Shade::Ours) => ours,
                 (None, Shade::None) => false,
             };
-            let row = Row { lead, backbone: place, block, dense, ours, shaded, cells, ..Row::default() };
+            let row = TableRow { lead, backbone: place, block, dense, ours, shaded, cells, ..TableRow::default() };
             rows.push(Laid { row, first: Arc::clone(first) });
             Ok(())
         };
@@ -107,16 +107,16 @@ pub(super) fn layout(
 
 /// A row with one of the numbers that it is about, from which it has its words.
 struct Laid {
-    row: Row,
+    row: TableRow,
     first: Arc<Measurement>,
 }
 
 /// A column of the table.
 #[derive(Clone)]
 struct LaidColumn {
-    column: Column,
+    column: NumberColumn,
     /// What of the run's it is, where that asks for it in several ways.
-    of: Option<Asked>,
+    of: Option<Question>,
     /// Which group of depths it is in, where the columns are repeated for each.
     group: Option<usize>,
 }
@@ -156,14 +156,14 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
 }
 
 /// Heads over several columns, and how many they are over; empty where there is none.
-type Heads = Vec<(String, usize)>;
+type GroupHeads = Vec<(String, usize)>;
 
 /// The metrics that a table asks for, and the heads over them with how many each is over.
-fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, Heads)> {
+fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
     let found = |id: &str| numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone());
     // What a run measures in several ways under one name has a column for each.
     let each = |metric: Metric| -> Vec<LaidColumn> {
-        let column = |head: String, of| LaidColumn { column: Column::of(metric.clone(), head), of, group: None };
+        let column = |head: String, of| LaidColumn { column: NumberColumn::of(metric.clone(), head), of, group: None };
         let own = numbers.iter().filter(|number| number.metric.id == metric.id);
         let ways = distinct(own.map(|number| &number.asked));
         match ways.len() {
@@ -235,7 +235,7 @@ pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Ta
 }
 
 /// The columns, and the heads over them.
-fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<LaidColumn>) {
+fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (GroupHeads, Vec<LaidColumn>) {
     let Some(places) = places else { return (Vec::new(), columns) };
     let again = |group: usize| columns.iter().map(move |of| LaidColumn { group: Some(group), ..of.clone() });
     let group = |depths: &Vec<Option<usize>>| {

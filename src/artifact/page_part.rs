@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::lists::List;
+use super::lists::NameList;
 use super::{Artifact, printed};
 use crate::artifact::page::{CellNote, FigureView, ObjectNote, PageArtifact};
 use crate::error::{Error, Result};
@@ -89,7 +89,7 @@ pub(super) fn sheet(
 }
 
 /// What the page shows of a list: no cell of it was computed.
-pub(super) fn list_sheet(artifact: &Artifact, list: &List) -> PagePart {
+pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     // A column of few different texts tells kinds apart, and one can choose by it.
     let repeats = |at: usize| {
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();

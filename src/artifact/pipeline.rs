@@ -13,7 +13,7 @@ use super::files::{files_beside, finish, run_notes, unmade};
 use super::folder::{Published, ResultsFolder};
 use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
-use super::lists::{self, List};
+use super::lists::{self, NameList};
 use super::page_part::{self, PagePart};
 use super::print;
 use super::seeds::{dots, order_notes};
@@ -299,7 +299,7 @@ pub fn list(
     results: &Path,
     width: Option<usize>,
 ) -> Result<String> {
-    let list: List = match list {
+    let list: NameList = match list {
         ListEntry::Methods => lists::methods(),
         ListEntry::Checkpoints => lists::checkpoints(experiments)?,
     };

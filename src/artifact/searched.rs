@@ -1,6 +1,6 @@
 //! What a search leaves: its report in Markdown and JSON, and quality against speed and against bytes as figures.
 
-use super::figure::{Around, Axis, Dot, Drawing, Figure, Pareto, Plot, Width};
+use super::figure::{Axis, Dot, Drawing, Figure, Pareto, Plot, Surroundings, Width};
 use crate::error::{Error, Result};
 use crate::search::{Candidate, Fate, Found};
 
@@ -62,7 +62,7 @@ fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
             let label = crate::recovery::label(&method).to_owned();
             Some(Dot { label, method, x: x(of), y: score.mean, error: score.half, faint })
         };
-        let around = Around {
+        let around = Surroundings {
             title: found.title(),
             description: format!("{} Each candidate's {} against: {label}.", found.sentence(), objective.name),
             heading: format!("{}, {}", found.backbone, found.budget),

@@ -11,7 +11,7 @@ use super::cell_result::{CellResult, Measured, TaskScores};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::outcome::GridOutcome;
 use super::record::{Condition, DENSE, Record};
-use super::{Asked, Factors, Protocol, factors, stem};
+use super::{Factors, Protocol, Question, factors, stem};
 use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
 use crate::metric::{ENTRIES, Metric, MetricEntry, Of, RepairSample, Shown, TaskSample, TextSample};
 use crate::recovery::{self, RepairMetrics};
@@ -111,14 +111,14 @@ impl Numbers<'_> {
     fn push(
         &mut self,
         metric: Metric,
-        asked: Option<Asked>,
+        asked: Option<Question>,
         setup: &Setup,
         estimate: Option<Measure>,
         sample: Option<Sample>,
     ) {
         self.all.push(Arc::new(Measurement {
             cell: self.result.cell.to_string(),
-            asked: asked.unwrap_or_else(|| Asked::besides(&metric)),
+            asked: asked.unwrap_or_else(|| Question::besides(&metric)),
             record: Record {
                 condition: self.condition.clone(),
                 metric: metric.id.clone(),
@@ -145,7 +145,7 @@ impl Numbers<'_> {
             for entry in shown {
                 let Of::Text(estimate) = entry.of else { continue };
                 let items = of.filter(|_| entry.test.is_some()).map(|of| Sample::Losses(of.losses.windows.clone()));
-                let asked = Asked::Text(entry, text.clone());
+                let asked = Question::Text(entry, text.clone());
                 self.push(entry.on(stem(&text.corpus)), Some(asked), &own, of.as_ref().and_then(estimate), items);
             }
             all.measure.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
@@ -178,7 +178,7 @@ impl Numbers<'_> {
             for entry in shown {
                 let Of::Task(estimate) = entry.of else { continue };
                 let items = of.as_ref().filter(|_| entry.test.is_some()).map(|of| Sample::Right(right(of)));
-                let asked = Asked::Task(entry, used.clone());
+                let asked = Question::Task(entry, used.clone());
                 self.push(entry.on(&used.name), Some(asked), &own, of.as_ref().and_then(estimate), items);
             }
             all.measure.extend(factors::below(&used.to_string(), used));
@@ -195,7 +195,7 @@ impl Numbers<'_> {
             let items = samples.as_ref().filter(|_| metric.test.is_some());
             let items = items.map(|all| Sample::Tasks(all.iter().map(right).collect()));
             let estimate = samples.as_deref().and_then(estimate);
-            self.push(metric.metric(), Some(Asked::Tasks(metric)), &all, estimate, items);
+            self.push(metric.metric(), Some(Question::Tasks(metric)), &all, estimate, items);
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::paired::{self, Paired};
-use super::pairing::{Pair, pairing};
+use super::pairing::{NumberPair, pairing};
 use super::record::Record;
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
@@ -126,7 +126,7 @@ impl Differences {
         let identified = first.identified() && second.identified();
         let pairing = pairing(&renamed, first, second);
         let (mut values, mut aside) = (Vec::new(), BTreeSet::new());
-        for Pair { first: at, second: other, differences } in &pairing.pairs {
+        for NumberPair { first: at, second: other, differences } in &pairing.pairs {
             // Engines and backbones are told by name.
             let told = differences.iter().filter(|of| !of.aspect.is_of("engine") && !of.aspect.is_of("model"));
             aside.extend(told.cloned());

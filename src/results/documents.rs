@@ -20,7 +20,7 @@ pub const LM_EVAL: &str = "lm_eval";
 
 /// The documents of one cell on one task.
 #[derive(Debug, Clone, Copy)]
-pub struct Answers<'a> {
+pub struct CellAnswers<'a> {
     pub cell: &'a str,
     pub task: &'a str,
     pub answers: &'a Answered,
@@ -31,14 +31,14 @@ pub struct Answers<'a> {
 ///
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
-pub fn write_documents(dir: &Path, answers: &[Answers<'_>]) -> Result<PathBuf> {
+pub fn write_documents(dir: &Path, answers: &[CellAnswers<'_>]) -> Result<PathBuf> {
     let path = dir.join(DOCUMENTS);
     write_parts(&path, &frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(frame))?;
     Ok(path)
 }
 
-fn frame(answers: &[Answers<'_>]) -> Result<DataFrame> {
-    let judged: Vec<(&Answers<'_>, DocumentResult)> =
+fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
+    let judged: Vec<(&CellAnswers<'_>, DocumentResult)> =
         answers.iter().flat_map(|of| of.answers.documents().map(move |document| (of, document))).collect();
     let choices = || {
         judged.iter().flat_map(|(of, document)| {
@@ -112,7 +112,7 @@ mod tests {
     fn answers_are_written_cell_by_cell_and_read_back_as_one_table_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let (many, few, none) = (answers(300, 1), answers(20, 2), answers(1, 2));
-        let of = |cell, task, answers| Answers { cell, task, answers };
+        let of = |cell, task, answers| CellAnswers { cell, task, answers };
         let all = [of("a", "copa", &many), of("a", "rte", &few), of("none", "copa", &none), of("b", "copa", &many)];
         let path = write_documents(folder.path(), &all).unwrap();
         let mut reader = ParquetReader::new(File::open(&path).unwrap());

@@ -8,7 +8,7 @@ use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, S
 use super::csv::{failed, unwritten, write_csv};
 use super::measurement::{Measurement, Sample};
 use super::protocol_line::protocol_line;
-use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Row, Table};
+use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Table, TableRow};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
 
@@ -30,7 +30,7 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
 /// # Errors
 /// Two columns of one name.
 pub fn run_frame(table: &Table) -> Result<DataFrame> {
-    let beside = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String]| -> Vec<Column> {
+    let beside = |leads: &[Lead], cells: &dyn Fn(&TableRow) -> &[String]| -> Vec<Column> {
         let of = |(at, lead): (usize, &Lead)| {
             let texts = table.rows.iter().map(|row| Some(cells(row)[at].as_str()).filter(|text| !text.is_empty()));
             match lead.count {

@@ -39,7 +39,7 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
 fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
     let mut passes = Vec::new();
-    for Timed { prompt, result, .. } in cell.into_iter().flat_map(timed) {
+    for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed) {
         let decode = result.decode.as_ref().map(|of| ("decode", of.first, [&of.times, &of.by_channel]));
         let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
         for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
@@ -65,26 +65,26 @@ fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
 }
 
 /// What was timed of a cell.
-struct Timed<'a> {
+struct TimedPrompt<'a> {
     cell: &'a CellResult,
     prompt: &'a Latency,
     result: &'a LatencyResult,
 }
 
-impl Timed<'_> {
+impl TimedPrompt<'_> {
     /// The cell's name: `tiny-llama.streamline-4.linearpatch-diag`, `tiny-llama.dense`.
     fn name(&self) -> String {
         self.cell.cell.to_string()
     }
 }
 
-fn timed(cell: &CellResult) -> impl Iterator<Item = Timed<'_>> {
-    cell.prompts.iter().filter_map(move |of| Some(Timed { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
+fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
+    cell.prompts.iter().filter_map(move |of| Some(TimedPrompt { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
 }
 
 /// What stands under a table of latencies: how diagonal operators were timed, and where something else ran beside.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
-    let all: Vec<Timed<'_>> = outcome.cells.iter().flat_map(timed).collect();
+    let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed).collect();
     if all.is_empty() {
         return Vec::new();
     }
@@ -104,8 +104,8 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 }
 
 /// What diagonal operators take as they are applied here.
-fn by_channel(all: &[Timed<'_>]) -> Option<String> {
-    let texts = |of: &Timed<'_>| -> Vec<(String, String)> {
+fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
+    let texts = |of: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, own: Option<TimeSpread>| {
             Some((of.name(), format!("{}{what} {:.1} ({:.1})", of.prompt, own?.mean, full?.mean)))
         };
@@ -126,7 +126,7 @@ fn by_channel(all: &[Timed<'_>]) -> Option<String> {
 }
 
 /// Where more rounds were made than the protocol has.
-fn went_on(all: &[Timed<'_>]) -> Option<String> {
+fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for of in all {
         let decode = of.result.decode.as_ref().map(|of| (" decoded", of.first, &of.times));
@@ -149,9 +149,9 @@ fn went_on(all: &[Timed<'_>]) -> Option<String> {
 }
 
 /// Which times deviate as they do where something else runs on the machine.
-fn noise(all: &[Timed<'_>]) -> Option<String> {
-    let spreads = |of: &Timed<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
-    let known: Vec<(&Timed<'_>, TimeSpread)> =
+fn noise(all: &[TimedPrompt<'_>]) -> Option<String> {
+    let spreads = |of: &TimedPrompt<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
+    let known: Vec<(&TimedPrompt<'_>, TimeSpread)> =
         all.iter().flat_map(|of| spreads(of).into_iter().flatten().map(move |spread| (of, spread))).collect();
     let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
     let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;

@@ -1,7 +1,7 @@
 //! A table in LaTeX, as the paper has its own: booktabs, a backbone once beside its rows, the best in bold, the second
 //! underlined, ours shaded; natural width, unless the line is narrower.
 
-use super::table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
+use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use super::text::{TextColumn, TextTable, capital};
 use crate::error::printable;
 
@@ -81,7 +81,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
         }
         let kind = kinds.next();
         let column = number.map(|number| &table.columns[number]);
-        let arrow = match column.filter(|column| column.arrow).and_then(Column::higher_is_better) {
+        let arrow = match column.filter(|column| column.arrow).and_then(NumberColumn::higher_is_better) {
             Some(true) => " $\\uparrow$",
             Some(false) => " $\\downarrow$",
             None => "",
@@ -140,7 +140,7 @@ fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
     let (row, kind) = (&table.rows[at], lead.kind);
     let text = linked(lead, name);
     if kind == LeadKind::Spanning {
-        let same = |other: &&Row| other.backbone == row.backbone;
+        let same = |other: &&TableRow| other.backbone == row.backbone;
         let first = at == 0 || table.rows[at - 1].backbone != row.backbone;
         let rows = table.rows[at..].iter().take_while(same).count();
         return match (first, rows) {

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::measurement::{CellSummary, Measurement, Results, Sample};
 use super::protocol_line::protocol_sentence;
-use super::table::{Column, Lead, LeadPlace, PrintedNumber, Row, Table};
-use super::{Asked, Protocol, distinct, factors};
+use super::table::{Lead, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
+use super::{Protocol, Question, distinct, factors};
 use crate::metric::Nearness;
 
 /// The status of a cell that has a result.
@@ -39,7 +39,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             (None, None) => OK.to_owned(),
         };
         let notes = noted.then(|| cell.notes.join("; "));
-        Row {
+        TableRow {
             lead: vec![
                 cell.backbone.clone(),
                 said(&cell.criterion),
@@ -59,10 +59,10 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
                 .map(|name| factor(cell, name))
                 .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
                 .collect(),
-            ..Row::default()
+            ..TableRow::default()
         }
     };
-    let column = |protocol: &Protocol| Column::of(protocol.measures(), protocol.column());
+    let column = |protocol: &Protocol| NumberColumn::of(protocol.measures(), protocol.column());
     let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
     let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
     let factors_of = factors.iter().map(|name| {
@@ -90,7 +90,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
 }
 
 /// A cell's number; none where there is nothing to print.
-pub(super) fn shown(cell: &CellSummary, asked: &Asked, decimals: usize) -> Option<PrintedNumber> {
+pub(super) fn shown(cell: &CellSummary, asked: &Question, decimals: usize) -> Option<PrintedNumber> {
     let known = |of: &&Arc<Measurement>| of.record.value.is_some() || of.sample == Sample::OutOfMemory;
     Some(PrintedNumber::printed(cell.number(asked).filter(known)?, decimals, ""))
 }

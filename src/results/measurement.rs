@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::factors::OPERATOR_SEQUENCES;
 use super::record::Record;
-use super::{Asked, Factors, Protocol};
+use super::{Factors, Protocol, Question};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
@@ -61,7 +61,7 @@ pub struct Measurement {
     /// The cell by its name.
     pub cell: String,
     /// What it is the answer to.
-    pub asked: Asked,
+    pub asked: Question,
     pub record: Record,
     /// The record's metric with its direction and its print.
     pub metric: Metric,
@@ -140,7 +140,7 @@ pub struct Calibrated {
 
 impl CellSummary {
     /// What it has of what is asked.
-    pub fn number(&self, asked: &Asked) -> Option<&Arc<Measurement>> {
+    pub fn number(&self, asked: &Question) -> Option<&Arc<Measurement>> {
         self.numbers.iter().find(|number| number.asked == *asked)
     }
 }

@@ -56,7 +56,7 @@ mod text;
 mod tolerance;
 mod wide;
 
-pub use asked::Asked;
+pub use asked::Question;
 pub use cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores, harness_scores};
 pub use channels::{CHANNELS, write_channels};
 pub use collect::collect;
@@ -66,7 +66,7 @@ pub use description::{By, RunDescription};
 pub use differences::{
     CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, other_than_kept, settings_that_differ,
 };
-pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
+pub use documents::{CellAnswers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
 pub use engines::{engine_notes, rounding_notes};
 pub use extent::{DefinedExtent, TaskExtent, TextExtent};
 pub use factors::Factors;
@@ -89,6 +89,6 @@ pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedR
 pub use scores::{ModelScore, ModelScores};
 pub use screen::screen;
 pub use stored::{StoredNumber, StoredResults};
-pub use table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
+pub use table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 pub use text::{capital, escaped};
 pub use wide::wide;

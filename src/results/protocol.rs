@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::Asked;
+use super::Question;
 use super::extent::{DefinedExtent, TaskExtent, TextExtent};
 use super::outcome::GridOutcome;
 use crate::corpus::ShardOrder;
@@ -270,23 +270,23 @@ impl Protocol {
     }
 
     /// What its numbers are the answers to.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> Question {
         match self {
             Self::Windows { corpus, length, .. } => {
-                Asked::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length, draw: None })
+                Question::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length, draw: None })
             }
-            Self::MultipleChoice { name, limit, bos, max_length, .. } => Asked::Task(
+            Self::MultipleChoice { name, limit, bos, max_length, .. } => Question::Task(
                 &metric::TASK,
                 TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length, draw: None },
             ),
-            Self::Derived { metric, of: ScoredOn::Text(text) } => Asked::Text(metric, text.clone()),
-            Self::Derived { metric, of: ScoredOn::Task(used) } => Asked::Task(metric, used.clone()),
+            Self::Derived { metric, of: ScoredOn::Text(text) } => Question::Text(metric, text.clone()),
+            Self::Derived { metric, of: ScoredOn::Task(used) } => Question::Task(metric, used.clone()),
             Self::Defined { label, metric, filter, .. } => {
-                Asked::Defined(DefinedColumn { of: label.clone(), metric, filter: filter.clone() })
+                Question::Defined(DefinedColumn { of: label.clone(), metric, filter: filter.clone() })
             }
-            Self::Average { .. } => Asked::Tasks(&metric::ACCURACY),
+            Self::Average { .. } => Question::Tasks(&metric::ACCURACY),
             Self::Latency { metric, length, batch, decode, .. } => {
-                Asked::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
+                Question::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
             }
         }
     }

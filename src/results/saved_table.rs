@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::comparison::{PaperComparison, PaperVerdict};
 use super::measurement::Sample;
-use super::table::{PrintedNumber, Row, Table};
+use super::table::{PrintedNumber, Table, TableRow};
 use crate::recovery;
 
 /// One table.
@@ -149,7 +149,7 @@ impl From<&Table> for SavedTable {
             higher_is_better: column.higher_is_better(),
             ..SavedColumn::named(&column.head)
         });
-        let row = |row: &Row| {
+        let row = |row: &TableRow| {
             let texts = row.lead.iter().skip(1).map(SavedCell::words);
             let values = row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| SavedCell::words("—"), cell));
             SavedRow {

@@ -11,7 +11,7 @@ use super::Factors;
 use super::measurement::{Measurement, Results, Sample, Setup, number_id};
 use super::outcome::GridOutcome;
 use super::record::Record;
-use super::{Asked, Protocol, put, stem};
+use super::{Protocol, Question, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -297,7 +297,7 @@ impl StoredNumber {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
         Measurement {
             cell: self.cell.clone(),
-            asked: Asked::besides(&metric),
+            asked: Question::besides(&metric),
             record: self.record.clone(),
             metric,
             setup: Setup::default(),

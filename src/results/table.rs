@@ -25,10 +25,10 @@ pub struct Table {
     pub lead: Vec<Lead>,
     /// A head over several columns and how many they are; empty where there is none.
     pub groups: Vec<(String, usize)>,
-    pub columns: Vec<Column>,
+    pub columns: Vec<NumberColumn>,
     /// The columns behind the numbers.
     pub tail: Vec<Lead>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
     /// The recovery that every other one of the same selection is tested against; none where ours is, against the best
     /// other.
     pub against: Option<String>,
@@ -55,7 +55,7 @@ pub struct Lead {
 pub enum LeadKind {
     #[default]
     Words,
-    /// The same in all rows of one [`Row::backbone`]: printed once, beside all of them.
+    /// The same in all rows of one [`TableRow::backbone`]: printed once, beside all of them.
     Spanning,
     /// Layers removed, of all.
     Fraction,
@@ -76,7 +76,7 @@ pub enum LeadPlace {
 
 /// A column of numbers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Column {
+pub struct NumberColumn {
     pub head: String,
     pub metric: Metric,
     /// Whether print has an arrow to the better side in its head.
@@ -85,7 +85,7 @@ pub struct Column {
 
 /// A row.
 #[derive(Debug, Clone, Default)]
-pub struct Row {
+pub struct TableRow {
     /// One text for each lead; empty where there is nothing to say.
     pub lead: Vec<String>,
     /// Rows of one backbone, and in it of one block, stand together.
@@ -241,7 +241,7 @@ impl Table {
     }
 
     /// Everything that is shown, with its row.
-    pub fn shown(&self) -> impl Iterator<Item = (&Row, &PrintedNumber)> {
+    pub fn shown(&self) -> impl Iterator<Item = (&TableRow, &PrintedNumber)> {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 
@@ -317,7 +317,7 @@ impl Table {
     }
 }
 
-impl Column {
+impl NumberColumn {
     pub fn of(metric: Metric, head: impl Into<String>) -> Self {
         Self { head: head.into(), metric, arrow: false }
     }

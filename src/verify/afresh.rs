@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::Request;
+use super::VerifyRequest;
 use super::against::Checks;
 use super::draw::{cells, drawn};
 use super::finding::{Check, CheckKind, Work};
@@ -17,7 +17,7 @@ use crate::model::EngineRequest;
 use crate::plan::{BackbonePlan, Evaluation};
 
 /// What is drawn of a folder, to be computed.
-pub(super) struct Drawn {
+pub(super) struct DrawnPart {
     /// By what ran them.
     parts: Vec<EngineGrid>,
     /// Of the chunks.
@@ -38,7 +38,7 @@ struct EngineGrid {
 ///
 /// # Errors
 /// That the user asked to stop. What else fails is told of the folders that need it.
-pub(super) fn calibrate(all: &[&Drawn], request: &Request<'_>) -> Result<()> {
+pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
         match joined.iter_mut().find(|of| of.takes(part)) {
@@ -88,8 +88,13 @@ impl EngineGrid {
 }
 
 /// Draws cells, and finds what they are made from; what is not there is told in the check of inputs.
-pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, notes: &mut Vec<String>) -> Drawn {
-    let mut drawn = Drawn { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
+pub(super) fn draw(
+    recorded: &Recorded,
+    request: &VerifyRequest<'_>,
+    finder: &Finder,
+    notes: &mut Vec<String>,
+) -> DrawnPart {
+    let mut drawn = DrawnPart { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
     let grid = match Grid::thawed(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
@@ -138,9 +143,9 @@ pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, 
     drawn
 }
 
-impl Drawn {
+impl DrawnPart {
     /// Which chunks: by what is measured of what, not by a name.
-    fn chunks(&self, request: &Request<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
+    fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let (seed, share) = (request.seed, self.share);
         move |backbone, of, chunks| {
             let measure = serde_json::to_string(&*of.measure).unwrap_or_default();
@@ -152,7 +157,7 @@ impl Drawn {
     ///
     /// # Errors
     /// That the user asked to stop. What else is wrong is told when it is computed.
-    pub(super) fn work(&self, request: &Request<'_>) -> Result<Work> {
+    pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         let mut work = Work::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
             work.cells += grid.cells.len();
@@ -178,7 +183,7 @@ impl Drawn {
     pub(super) fn check(
         self,
         recorded: &Recorded,
-        request: &Request<'_>,
+        request: &VerifyRequest<'_>,
         computed: &mut Computed,
     ) -> Result<Vec<Check>> {
         let draw = self.chunks(request);

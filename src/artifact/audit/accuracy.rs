@@ -1,6 +1,6 @@
 //! What an accuracy can be: counts of right answers, and chance.
 
-use super::columns::{AuditTask, Columns};
+use super::columns::{AuditColumns, AuditTask};
 use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON, agree};
 use crate::artifact::paper::PaperNumber;
@@ -8,7 +8,7 @@ use crate::artifact::paper::PaperNumber;
 /// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
 /// is no task, or nobody says of how many documents. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
 /// than there are values of two decimals, so every value of its is possible, and some have two counts.
-pub(super) fn counts(entry: &PaperNumber, columns: &Columns) -> Option<Vec<(usize, f64)>> {
+pub(super) fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = (columns.task(&entry.record.metric)?.documents?, entry.record.value?);
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
@@ -23,7 +23,7 @@ fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f
     (first..=last).map(move |count| (count, 100.0 * count as f64 / documents))
 }
 
-pub(super) fn check_counts(entries: &[PaperNumber], columns: &Columns, findings: &mut Vec<Finding>) {
+pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
     for entry in entries {
         let documents = columns.task(&entry.record.metric).and_then(|task| task.documents);
         let (Some(fitting), Some(documents), Some(value)) = (counts(entry, columns), documents, entry.record.value)
@@ -149,7 +149,11 @@ mod tests {
 
     fn count_severity(task: &str, printed: &str) -> Option<(Severity, String)> {
         let mut findings = Vec::new();
-        check_counts(&entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]), Columns::paper(), &mut findings);
+        check_counts(
+            &entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]),
+            AuditColumns::paper(),
+            &mut findings,
+        );
         findings.pop().map(|finding| (finding.severity, finding.expected))
     }
 
@@ -215,7 +219,7 @@ mod tests {
             let metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns.iter().copied()).collect();
             let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
             let mut findings = Vec::new();
-            check_chance(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+            check_chance(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
             findings
         };
         let findings = found(&at_chance);

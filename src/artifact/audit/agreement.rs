@@ -9,7 +9,7 @@ use crate::results::grouped;
 use crate::results::record::{Condition, DENSE};
 
 /// The first entry of a value, and all entries of it.
-type Values<'a> = Vec<Vec<&'a PaperNumber>>;
+type ValueGroups<'a> = Vec<Vec<&'a PaperNumber>>;
 
 /// Compares all values of a metric that the tables give for one condition: first where the condition is the same to the
 /// letter, then where it should be (another solver; the default number of sequences said or unsaid), which is a remark.
@@ -45,8 +45,8 @@ fn metric(entry: &PaperNumber) -> &str {
     }
 }
 
-fn values<'a>(class: &[&'a PaperNumber]) -> Values<'a> {
-    let mut values: Values<'a> = Vec::new();
+fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
+    let mut values: ValueGroups<'a> = Vec::new();
     for &entry in class {
         match values.iter_mut().find(|same| agree(same[0], entry)) {
             Some(same) => same.push(entry),
@@ -57,7 +57,7 @@ fn values<'a>(class: &[&'a PaperNumber]) -> Values<'a> {
 }
 
 /// One condition: every further value is held against the first.
-fn within(values: &Values, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
+fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
         let (one, two) = (first[0], other[0]);

@@ -1,7 +1,7 @@
 //! Means that are not the mean of their columns.
 
 use super::accuracy::counts;
-use super::columns::Columns;
+use super::columns::AuditColumns;
 use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON};
 use crate::artifact::paper::PaperNumber;
@@ -31,7 +31,7 @@ fn judge(
     cell: &PaperNumber,
     printed: f64,
     parts: &[(&PaperNumber, f64)],
-    columns: &Columns,
+    columns: &AuditColumns,
 ) -> Option<(Severity, String, String)> {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let half = cell.unit() / 2.0;
@@ -54,7 +54,7 @@ fn judge(
 }
 
 /// The least and the greatest accuracy that a cell can stand for; None where its task is unknown or no count fits.
-fn bounds(entry: &PaperNumber, columns: &Columns) -> Option<(f64, f64)> {
+fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let fitting = counts(entry, columns)?;
     Some((fitting.first()?.1, fitting.last()?.1))
 }
@@ -69,7 +69,7 @@ mod tests {
     fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {
         let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);
         let mut findings = Vec::new();
-        check(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+        check(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
         findings
     }
 

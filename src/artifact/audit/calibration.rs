@@ -43,7 +43,7 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
+    use super::super::columns::AuditColumns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
@@ -54,7 +54,7 @@ mod tests {
         };
         let entries = [row("t", "c4:32", "20.00"), row("t", "c4:128", "19.00"), row("u", "c4", own)].concat();
         let mut findings = Vec::new();
-        check(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+        check(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
         findings
     }
 

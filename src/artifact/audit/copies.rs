@@ -125,7 +125,7 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
+    use super::super::columns::AuditColumns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
     use crate::metric;
@@ -143,7 +143,7 @@ mod tests {
             })
             .collect();
         let mut findings = Vec::new();
-        check_rows(&AuditRow::group(&all, Columns::paper()), &mut findings);
+        check_rows(&AuditRow::group(&all, AuditColumns::paper()), &mut findings);
         findings
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let found = |metrics: &[(&str, &str)]| {
             let entries = entries("t", condition, metrics);
             let mut findings = Vec::new();
-            check_duplicates(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+            check_duplicates(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
             findings.iter().map(|finding| (finding.severity, finding.places.clone())).collect::<Vec<_>>()
         };
         let latency = "prefill_ms:seq=512:batch=1";

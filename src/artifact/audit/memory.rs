@@ -33,7 +33,7 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
+    use super::super::columns::AuditColumns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
@@ -41,7 +41,7 @@ mod tests {
         let bare = entries("t", "llama-3.1-8b,32,7,sleb,none,false,c4", &[("peak_memory_percent", "81.6")]);
         let row = entries("t", "llama-3.1-8b,32,7,sleb,ghosted,false,c4", &[("peak_memory_percent", own)]);
         let mut findings = Vec::new();
-        check(&AuditRow::group(&[bare, row].concat(), Columns::paper()), &mut findings);
+        check(&AuditRow::group(&[bare, row].concat(), AuditColumns::paper()), &mut findings);
         findings.len()
     }
 

@@ -38,7 +38,7 @@ fn bounds((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
+    use super::super::columns::AuditColumns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
@@ -46,7 +46,7 @@ mod tests {
         let dense = entries("t", "b,32,0,dense,none,false,c4", &[("prefill_ms", "362.6"), ("speedup", "1.00")]);
         let row = entries("t", "b,32,7,sleb,none,false,c4", &[("prefill_ms", latency), ("speedup", speedup)]);
         let mut findings = Vec::new();
-        check(&AuditRow::group(&[dense, row].concat(), Columns::paper()), &mut findings);
+        check(&AuditRow::group(&[dense, row].concat(), AuditColumns::paper()), &mut findings);
         findings.len()
     }
 

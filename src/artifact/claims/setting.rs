@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use super::number::{Quantity, order, short, sign};
-use super::outcome::Check;
+use super::outcome::ClaimCheck;
 use crate::latency::NOISE;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
@@ -68,10 +68,10 @@ impl<'a> ClaimSetting<'a> {
     }
 
     /// Whether the check, a comparison of the deepest cut with the shallowest, can be made at all: there are two of them.
-    pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> Check) -> Check {
+    pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> ClaimCheck) -> ClaimCheck {
         let (shallow, deep) = (self.shallowest(), self.deepest());
         if shallow.part == deep.part {
-            return Check::unknown(format!("there is no second depth{}", deep.part));
+            return ClaimCheck::unknown(format!("there is no second depth{}", deep.part));
         }
         check(&deep, &shallow)
     }
@@ -133,7 +133,7 @@ impl<'a> ClaimSetting<'a> {
     }
 
     /// Whether a recovery has the best value of all, alone or with others.
-    pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> Check {
+    pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> ClaimCheck {
         let check = || {
             let (better, own) = (better(metric)?, self.read(metric, name)?);
             let others = rivals.iter().filter(|rival| **rival != name);
@@ -141,14 +141,14 @@ impl<'a> ClaimSetting<'a> {
                 others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
             let rival = strongest(better, &known);
             if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, own).is_gt()) {
-                return Ok(Check::known(false, self.pair((rival, other), (name, own))));
+                return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, own))));
             }
             // Not beaten so far: a missing rival could still beat it.
             self.all(metric, rivals)?;
             let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-            Ok(Check::known(true, self.pair((name, own), rival)))
+            Ok(ClaimCheck::known(true, self.pair((name, own), rival)))
         };
-        check().unwrap_or_else(Check::unknown)
+        check().unwrap_or_else(ClaimCheck::unknown)
     }
 
     /// By how much a recovery is better than another; below 0 where it is worse.

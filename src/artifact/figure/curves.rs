@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
-use super::frame::{self, Around, Frame, FramePlan, Width};
+use super::frame::{self, Frame, FramePlan, Surroundings, Width};
 use super::legend::Key;
 use super::palette;
 use super::scene::{Scene, ScenePoint};
@@ -62,7 +62,7 @@ const COLUMN: f64 = 0.35;
 impl Curves {
     /// # Errors
     /// When there is no line, or no point with numbers that the axes can show.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         let nothing = || Error::bad_input("a figure of curves has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
@@ -96,7 +96,7 @@ impl Curves {
         (on(&self.x, x) && on(&self.y, y)).then(|| (x, y, drawable(point.error).unwrap_or(0.0).abs()))
     }
 
-    fn draw_on(&self, around: &Around, (xs, ys): (Range, Range), scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));

@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Range, drawable};
 use super::bars::Series;
-use super::frame::{self, Around, Frame, FramePlan, GAP, Groups};
+use super::frame::{self, Frame, FramePlan, GAP, Groups, Surroundings};
 use super::legend::Key;
 use super::palette::{self, TEXT};
 use super::scene::Scene;
@@ -31,7 +31,7 @@ const WIDEST: f64 = 24.0;
 impl Dots {
     /// # Errors
     /// When there is no number, or a method has not one list of values per group.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
             return Err(Error::bad_input("a method's dots do not fit the groups")
                 .at(method.label.as_str())
@@ -46,7 +46,7 @@ impl Dots {
         Ok(())
     }
 
-    fn draw_on(&self, around: &Around, range: Range, scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) {
         let keys: Vec<(Key, String)> =
             self.methods.iter().map(|of| (Key::Bar(palette::of(&of.method)), of.label.clone())).collect();
         let plan =

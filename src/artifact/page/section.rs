@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::data::{ClaimRow, FindingRow, Page, PageArtifact};
-use super::figure::{self, Figure};
+use super::figure::{self, PageFigure};
 use super::html::{artifact_id, encoded};
 use super::summary;
 use super::table::{self, PageTable};
@@ -63,7 +63,7 @@ pub(super) struct Section<'a> {
     artifact: &'a PageArtifact,
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
-    figures: Vec<Figure<'a>>,
+    figures: Vec<PageFigure<'a>>,
     /// What the paper says of this artifact, each with the id of its row among all claims.
     claims: Vec<(String, &'a ClaimRow)>,
     /// Name, path and address of each file.
@@ -72,14 +72,14 @@ pub(super) struct Section<'a> {
 
 /// The artifacts of a profile, in the list of contents and at the top of the page.
 #[derive(Debug, Serialize)]
-pub(super) struct Profile<'a> {
+pub(super) struct PageProfile<'a> {
     name: &'a str,
     tally: Tally,
-    artifacts: Vec<ListedArtifact<'a>>,
+    artifacts: Vec<ArtifactLink<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct ListedArtifact<'a> {
+struct ArtifactLink<'a> {
     id: &'a str,
     name: &'a str,
     title: &'a str,
@@ -132,17 +132,17 @@ fn address(path: &str) -> Option<String> {
 }
 
 /// The artifacts by their profiles, as they follow each other.
-pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
+pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<PageProfile<'a>> {
     let together = sections.chunk_by(|a, b| a.artifact.profile == b.artifact.profile);
     together
         .map(|sections| {
-            let entry = |section: &'a Section<'a>| ListedArtifact {
+            let entry = |section: &'a Section<'a>| ArtifactLink {
                 id: &section.id,
                 name: &section.artifact.name,
                 title: section.title,
                 tally: section.tally,
             };
-            Profile {
+            PageProfile {
                 name: sections.first().map_or("", |section| section.artifact.profile.as_str()),
                 tally: sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally)),
                 artifacts: sections.iter().map(entry).collect(),
@@ -153,7 +153,7 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
 
 /// A section with one table of texts.
 #[derive(Debug, Serialize)]
-pub(super) struct List {
+pub(super) struct PageList {
     id: &'static str,
     title: &'static str,
     caption: String,
@@ -164,7 +164,7 @@ pub(super) struct List {
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
+pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let (ours, theirs) = (Some("Ours".to_owned()), Some("The paper's own numbers".to_owned()));
     let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
     let columns = vec![
@@ -206,7 +206,7 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
+pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let row = |of: &FindingRow| SavedRow {
         group: Some(of.severity.name().to_owned()),
         cells: [&of.rule, &of.place, &of.expected, &of.found, &of.note].map(SavedCell::words).to_vec(),
@@ -227,7 +227,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<List>> {
+pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results that lie beside those of this page.".to_owned();
     list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
@@ -244,10 +244,10 @@ fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
 }
 
 /// None where there are no rows.
-fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<List>> {
+fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
     }
     let table = table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new())?;
-    Ok(Some(List { id, title, caption, table }))
+    Ok(Some(PageList { id, title, caption, table }))
 }

@@ -29,17 +29,17 @@ pub(super) struct PageTable {
     is_hidden: bool,
     /// Whether there is enough to filter.
     is_filtered: bool,
-    choices: Vec<Choice>,
+    choices: Vec<RowChoice>,
     protocol: String,
     notes: Vec<String>,
     /// One row, or two where columns have a heading in common.
     heads: Vec<Vec<HeaderCell>>,
-    rows: Vec<TableRow>,
+    rows: Vec<PageRow>,
 }
 
 /// A list to choose rows by.
 #[derive(Debug, Serialize)]
-struct Choice {
+struct RowChoice {
     name: String,
     column: usize,
     texts: Vec<String>,
@@ -58,7 +58,7 @@ struct HeaderCell {
 }
 
 #[derive(Debug, Serialize)]
-struct TableRow {
+struct PageRow {
     id: Option<String>,
     group: Option<String>,
     group_class: &'static str,
@@ -89,12 +89,12 @@ struct TableCell {
     error: String,
     items: Option<usize>,
     mark: Option<SavedMark>,
-    beside: Option<Judged>,
+    beside: Option<JudgedBeside>,
 }
 
 /// The paper's number, and how ours stands to it.
 #[derive(Debug, Serialize)]
-struct Judged {
+struct JudgedBeside {
     #[serde(flatten)]
     beside: SavedComparison,
     sign: &'static str,
@@ -119,7 +119,7 @@ pub(super) fn table(
             .expected(format!("{} cells", view.columns.len()))
             .found(row.cells.len().to_string()));
     }
-    let shape = Shape::of(view);
+    let shape = PageShape::of(view);
     Ok(PageTable {
         id,
         name,
@@ -135,7 +135,7 @@ pub(super) fn table(
 }
 
 /// What holds for the whole table.
-struct Shape<'a> {
+struct PageShape<'a> {
     /// The name of the column in front, when rows have groups.
     group: Option<&'a str>,
     /// The column that names a row; none where the column in front does.
@@ -144,7 +144,7 @@ struct Shape<'a> {
     is_prose: Vec<bool>,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> PageShape<'a> {
     fn of(view: &'a SavedTable) -> Self {
         let name = if view.group_name.is_empty() { "Group" } else { view.group_name.as_str() };
         let is_prose = (0..view.columns.len())
@@ -159,7 +159,7 @@ impl<'a> Shape<'a> {
         column + usize::from(self.group.is_some())
     }
 
-    fn choices(&self, view: &SavedTable) -> Vec<Choice> {
+    fn choices(&self, view: &SavedTable) -> Vec<RowChoice> {
         let mut choices = Vec::new();
         if let Some(name) = self.group {
             choices.extend(choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
@@ -200,7 +200,7 @@ impl<'a> Shape<'a> {
         [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
     }
 
-    fn row(&self, view: &SavedTable, row: &SavedRow, notes: &BTreeMap<String, CellNote>) -> TableRow {
+    fn row(&self, view: &SavedTable, row: &SavedRow, notes: &BTreeMap<String, CellNote>) -> PageRow {
         let cell = |(index, (column, cell)): (usize, (&SavedColumn, &SavedCell))| {
             let is_label = Some(index) == self.label;
             let (text, deviation) = match cell.text.split_once(" ± ") {
@@ -224,7 +224,7 @@ impl<'a> Shape<'a> {
                 beside: cell.beside.as_ref().map(judged),
             }
         };
-        TableRow {
+        PageRow {
             id: row.anchor.clone(),
             group: self.group.map(|_| row.group.clone().unwrap_or_default()),
             is_label: self.label.is_none(),
@@ -263,10 +263,10 @@ fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
 }
 
 /// The texts of a column in their order; none where all are the same.
-fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<Choice> {
+fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
-    (texts.len() > 1).then(|| Choice { name: name.to_owned(), column, texts })
+    (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
 }
 
 /// A text that is an address and nothing else; numbers never are.
@@ -286,10 +286,10 @@ fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     }
 }
 
-fn judged(beside: &SavedComparison) -> Judged {
+fn judged(beside: &SavedComparison) -> JudgedBeside {
     let unlike = match &beside.verdict {
         PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
         _ => None,
     };
-    Judged { sign: beside.verdict.sign(), word: beside.verdict.word(), unlike, beside: beside.clone() }
+    JudgedBeside { sign: beside.verdict.sign(), word: beside.verdict.word(), unlike, beside: beside.clone() }
 }
