@@ -93,7 +93,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "documents_of_the_split": of.original.to_string(), "documents_scored": of.effective.to_string(),
             "task_version": of.task.version.to_string(),
         });
-        let score = score(of.column().value, of.column().stderr, "analytic", of.effective, details);
+        let score = score(of.column().value, of.column().stderr, "analytic", of.effective, &details);
         evaluated(label, of.task.name, data(of.task.name, source, generated, Some(of.effective)), config, score)
     });
     let defined = grid.evaluate.definitions.iter().flat_map(|used| {
@@ -115,7 +115,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
                 "task_version": of.definition.version, "shots": of.definition.shots(used.how.shots).to_string(),
             });
             let error = error.filter(|error| error.is_finite());
-            let score = score(*value, error, "bootstrap", scores.effective, details);
+            let score = score(*value, error, "bootstrap", scores.effective, &details);
             let data = data(&used.name, hub(of.hub.as_ref()), of.generated, Some(scores.effective));
             evaluated(&shown.id, &used.name, data, config, score)
         })
@@ -155,7 +155,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
 }
 
 /// A score of so many items, as that schema has it; `method` says where its error comes from.
-fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: Value) -> Value {
+fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {
         score["uncertainty"] = json!({"standard_error": {"value": error, "method": method}, "num_samples": items});

@@ -5,7 +5,7 @@
 //! page and `compare` all read it. A [`Table`] lays some of it out in rows
 //! and columns: `long` and `wide` are those of `run`, the paper's are laid out by [`crate::artifact`]. Best marks and
 //! paired tests are made there, once, and each form writes the same table: `screen`, `markdown`, `latex`, `frame` (CSV and
-//! Parquet). `stored` is the JSON form, which `differences` compares.
+//! Parquet), `saved_table` (`page.json`, which the page shows). `stored` has the numbers as JSON, which `differences` compares.
 
 mod asked;
 mod cell_result;

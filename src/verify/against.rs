@@ -203,7 +203,6 @@ fn items(
                         checks.documents.agree(0.0);
                     }
                     Some(&bit) => {
-                        let word = |right: bool| if right { "right" } else { "wrong" };
                         let at = at(format!("document {place} of those that are scored"));
                         checks.documents.differ(at, [word(bit == '1'), word(found)], None);
                     }
@@ -217,12 +216,19 @@ fn items(
     }
 }
 
+fn word(right: bool) -> &'static str {
+    if right { "right" } else { "wrong" }
+}
+
+fn document(number: &StoredNumber, place: usize) -> String {
+    format!("{}, {}, document {place}", number.cell, number.column)
+}
+
 /// A text that another engine generates may part at any token whose second is near, and so may what is made of it.
 fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
     let said = number.right.as_deref().unwrap_or_default();
-    let word = |right: bool| if right { "right" } else { "wrong" };
     for (place, made) in made {
-        let at = || format!("{}, {}, document {place}", number.cell, number.column);
+        let at = || document(number, *place);
         match said.chars().nth(*place).map(|bit| bit == '1') {
             Some(said) if said == *made => check.agree(0.0),
             Some(said) if own_engine => check.differ(at(), [word(said), word(*made)], None),
@@ -237,7 +243,7 @@ fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check:
 fn losses(number: &StoredNumber, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
     let said = number.losses.as_deref().unwrap_or_default();
     for DocumentLoss { place, nats, tokens } in made {
-        let at = || format!("{}, {}, document {place}", number.cell, number.column);
+        let at = || document(number, *place);
         match said.get(*place) {
             Some(said) => check.number(at, *said, *nats, per_token * *tokens as f64),
             None => check.lack(at(), "its log-likelihood in the record"),

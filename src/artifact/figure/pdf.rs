@@ -181,7 +181,7 @@ impl<'a> PdfPage<'a> {
                 self.content.stroke();
             }
             SceneShape::Text { at, text, anchor, colour, upwards } => {
-                self.text(*at, text, (*anchor, *upwards), *colour)
+                self.text(*at, text, (*anchor, *upwards), *colour);
             }
         }
     }
