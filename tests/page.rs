@@ -12,10 +12,9 @@ use std::process::{Command, Stdio};
 
 use ghostlab::artifact::audit::Severity;
 use ghostlab::artifact::page::{
-    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Judgement, Mark, ObjectNote, Page,
-    PageArtifact, PageRow, TableView, render,
+    CellNote, ClaimRow, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact, render,
 };
-use ghostlab::results::PaperVerdict;
+use ghostlab::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 use ghostlab::{criterion, recovery};
 
 /// One line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
@@ -55,13 +54,13 @@ fn lines(table: &str) -> Vec<Line> {
 }
 
 /// A table with a row for each key and a column for each metric, the best two of each backbone and depth marked.
-fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableView {
-    let text = |name: &str| Column { name: name.into(), choice: true, ..Column::default() };
+fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedTable {
+    let text = |name: &str| SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() };
     let mut columns = if grouped { vec![] } else { vec![text("Backbone")] };
-    columns.push(Column { numeric: true, ..text("Depth") });
+    columns.push(SavedColumn { numeric: true, ..text("Depth") });
     columns.extend([text("Criterion"), text("Recovery")]);
     let leading = columns.len();
-    columns.extend(metrics.iter().map(|(metric, name, group)| Column {
+    columns.extend(metrics.iter().map(|(metric, name, group)| SavedColumn {
         group: (!group.is_empty()).then(|| (*group).to_owned()),
         numeric: true,
         higher_is_better: Some(!metric.starts_with("ppl")),
@@ -74,9 +73,9 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableV
             keys.push(line.key());
         }
     }
-    let mut rows: Vec<PageRow> = keys.iter().map(|key| row(lines, metrics, grouped, key)).collect();
+    let mut rows: Vec<SavedRow> = keys.iter().map(|key| row(lines, metrics, grouped, key)).collect();
     for (column, kind) in columns.iter().enumerate().skip(leading) {
-        let group = |row: &PageRow| (row.group.clone(), row.cells[..leading - 2].to_vec());
+        let group = |row: &SavedRow| (row.group.clone(), row.cells[..leading - 2].to_vec());
         for index in 0..rows.len() {
             let Some(own) = rows[index].cells[column].value.filter(|_| rows[index].cells[leading - 2].text != "Dense")
             else {
@@ -88,7 +87,7 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableV
             (rows[index].cells[column].best, rows[index].cells[column].second) = (ahead == 0, ahead == 1);
         }
     }
-    TableView {
+    SavedTable {
         protocol:
             "Protocol: profile paper; accuracy on arc_easy, arc_challenge, hellaswag, winogrande, boolq, openbookqa, \
                    rte, copa, race: all documents; calibration: 128 sequences of 2048 tokens of c4, operators from the \
@@ -98,47 +97,49 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableV
         group_name: "Backbone".into(),
         columns,
         rows,
-        ..TableView::default()
+        ..SavedTable::default()
     }
 }
 
-fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> PageRow {
+fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> SavedRow {
     let of_row: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
-    let text = |text: &str| Cell { text: text.to_owned(), ..Cell::default() };
+    let text = |text: &str| SavedCell { text: text.to_owned(), ..SavedCell::default() };
     let first = of_row[0];
     let mut cells = if grouped { vec![] } else { vec![text(first.backbone())] };
-    cells.push(Cell { value: first.depth().parse().ok(), ..text(first.depth()) });
+    cells.push(SavedCell { value: first.depth().parse().ok(), ..text(first.depth()) });
     cells.extend([text(criterion::label(first.criterion())), text(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(place, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
         // A failure in each state that a table has to show.
         let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && place < 2;
-        Cell {
+        SavedCell {
             text: if failed { "failed".into() } else { value.into() },
             value: value.parse().ok().filter(|_| !failed),
-            mark: (first.recovery() == "ghosted" && place % 3 == 0)
-                .then(|| Mark { better: place > 0, says: "better than ReplaceMe (LS) (p = 1.00e-3, mcnemar)".into() }),
+            mark: (first.recovery() == "ghosted" && place % 3 == 0).then(|| SavedMark {
+                better: place > 0,
+                says: "better than ReplaceMe (LS) (p = 1.00e-3, mcnemar)".into(),
+            }),
             beside: grouped.then(|| beside(value, place, failed)),
             key: Some(key.to_owned()),
             error: "0.93".into(),
             items: Some(2376),
             failed,
-            ..Cell::default()
+            ..SavedCell::default()
         }
     }));
-    PageRow {
+    SavedRow {
         group: grouped.then(|| first.backbone().to_owned()),
         ours: recovery::is_ours(first.recovery()),
         cells,
-        ..PageRow::default()
+        ..SavedRow::default()
     }
 }
 
 /// Times with their deviations and speedups with theirs, as wide as they come: six of each beside each other.
-fn times() -> TableView {
-    let text = |name: &str| Column { name: name.into(), choice: true, ..Column::default() };
+fn times() -> SavedTable {
+    let text = |name: &str| SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() };
     let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
-        ["128×1", "128×4", "256×1", "256×4", "512×1", "512×4"].map(|name| Column {
+        ["128×1", "128×4", "256×1", "256×4", "512×1", "512×4"].map(|name| SavedColumn {
             group: Some(group.to_owned()),
             numeric: true,
             higher_is_better: Some(group.starts_with('S')),
@@ -146,25 +147,25 @@ fn times() -> TableView {
             ..text(name)
         })
     });
-    let cell = |text: &str| Cell { text: text.into(), ..Cell::default() };
-    let row = |method: &str| PageRow {
+    let cell = |text: &str| SavedCell { text: text.into(), ..SavedCell::default() };
+    let row = |method: &str| SavedRow {
         group: Some("llama-3.1-8b".into()),
         cells: [cell("7/32"), cell(method)]
             .into_iter()
             .chain((0..12).map(|at| cell(if at < 6 { "1419.5 ± 102.1" } else { "1.30 ± 0.19" })))
             .collect(),
-        ..PageRow::default()
+        ..SavedRow::default()
     };
-    TableView {
+    SavedTable {
         group_name: "Model".into(),
         columns: [text("Lp/Lt"), text("Method")].into_iter().chain(numbers).collect(),
         rows: ["Dense", "LLM-Streamline", "Linear Patch (Rotate)", "Ghost Layer (Ours)"].map(row).into(),
-        ..TableView::default()
+        ..SavedTable::default()
     }
 }
 
 /// Every verdict, with differences as long as they come.
-fn beside(paper: &str, place: usize, failed: bool) -> BesideView {
+fn beside(paper: &str, place: usize, failed: bool) -> SavedComparison {
     let verdict = match place % 3 {
         _ if failed => PaperVerdict::Missing,
         0 => PaperVerdict::Same,
@@ -172,7 +173,7 @@ fn beside(paper: &str, place: usize, failed: bool) -> BesideView {
         _ => PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]),
     };
     let difference = (!failed).then(|| ["±0.00", "−12.34", "+3.21"][place % 3].to_owned());
-    BesideView { paper: paper.into(), difference, tolerance: Some("1.00".into()), verdict }
+    SavedComparison { paper: paper.into(), difference, tolerance: Some("1.00".into()), verdict }
 }
 
 const SVG: &str =

@@ -6,7 +6,7 @@ use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
 use crate::model::{CPU, EngineId};
-use crate::results::{Asked, Calibrated, Factors, Protocol, Sample, Setup, factors};
+use crate::results::{Calibrated, Factors, Protocol, Question, Sample, Setup, factors};
 use crate::tasks::Bos;
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
@@ -68,7 +68,7 @@ fn number(record: Record) -> Measurement {
     };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
-    let (cell, asked) = (String::new(), Asked::besides(&metric));
+    let (cell, asked) = (String::new(), Question::besides(&metric));
     Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }
 }
 

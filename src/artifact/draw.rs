@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::artifact::figure::{
-    Around, Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Panels, Plot, Point, Scale,
-    Series, Value, Width,
+    Axis, BarChart, BarValue, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, PanelChart, Plot, Point,
+    Scale, Series, Surroundings, Width,
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
@@ -64,12 +64,12 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
         };
         let own: Vec<&CellResult> = trained().filter(|result| result.cell.backbone == *backbone).collect();
         let labels = trained_labels(&own.iter().map(|result| &result.cell).collect::<Vec<_>>());
-        let around = Around {
+        let around = Surroundings {
             title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
             description: "Divergence of the student from the teacher, the mean of the steps around each point."
                 .to_owned(),
             heading: backbone_label(backbone).to_owned(),
-            ..Around::default()
+            ..Surroundings::default()
         };
         let plot = Plot::Curves(Curves {
             x: Axis { label: "Step".into(), ..Axis::default() },
@@ -90,14 +90,12 @@ fn recovery_of(cell: &Cell) -> &str {
 /// What the curves of trained cells are called: by their recovery, and what would be called alike by what it differs in.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
-    let label = |(at, cell): (usize, &&Cell)| {
-        let alike: Vec<usize> = (0..cells.len()).filter(|&of| recovery_of(cells[of]) == recovery_of(cell)).collect();
-        let words = factors::told_apart(&alike.iter().map(|&of| &settings[of]).collect::<Vec<_>>());
-        let words = alike.iter().zip(words).find(|(of, _)| **of == at).map(|(_, words)| words).unwrap_or_default();
-        let name = format!("{} + FT", recovery::label(recovery_of(cell)));
+    let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
+    let label = |(name, words): (&&str, String)| {
+        let name = format!("{} + FT", recovery::label(name));
         if words.is_empty() { name } else { format!("{name}, {words}") }
     };
-    cells.iter().enumerate().map(label).collect()
+    called.iter().zip(factors::besides(&called, &settings.iter().collect::<Vec<_>>())).map(label).collect()
 }
 
 /// What a figure would show under one label and in one place.
@@ -145,7 +143,7 @@ impl Drawer<'_> {
     /// Around a figure of a backbone, or of all.
     fn figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
         let of = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
-        let around = Around {
+        let around = Surroundings {
             title: format!("{}{of}", self.description.title),
             description: self.description.caption.clone().unwrap_or_default(),
             heading,
@@ -221,7 +219,7 @@ impl Drawer<'_> {
     }
 
     /// The value of the only pruned cell that fits.
-    fn value(&self, backbone: &str, recovery: &str, metric: &str) -> Value {
+    fn value(&self, backbone: &str, recovery: &str, metric: &str) -> BarValue {
         let fits = |number: &&Arc<Measurement>| {
             let of = &number.record;
             of.metric == metric
@@ -230,7 +228,7 @@ impl Drawer<'_> {
                 && of.condition.criterion != DENSE
         };
         let found = self.numbers.iter().find(fits);
-        Value {
+        BarValue {
             value: found.and_then(|number| number.record.value),
             error: found.and_then(|number| number.record.error),
         }
@@ -260,7 +258,7 @@ impl Drawer<'_> {
     }
 
     fn bars_of(&self, backbones: &[String], series: Vec<Series>, note: String, wide: bool) -> Figure {
-        let plot = Plot::Bars(Bars {
+        let plot = Plot::Bars(BarChart {
             axis: self.axis(),
             series,
             groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
@@ -293,7 +291,7 @@ impl Drawer<'_> {
         let against = if ours.is_empty() { None } else { Some(ours.remove(0)) };
         let panels: Vec<String> = [others, ours].concat();
         let (panels, against) = if panels.is_empty() { (Vec::from_iter(against), None) } else { (panels, against) };
-        let plot = Plot::Panels(Panels {
+        let plot = Plot::Panels(PanelChart {
             x: Axis { label: "Channel".into(), ..Axis::default() },
             y: self.axis(),
             lines: panels.iter().map(line).collect(),

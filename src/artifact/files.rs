@@ -1,23 +1,22 @@
 //! What every run leaves beside its tables: each choice of each document, accuracies for other tools, the errors of each
 //! channel, the numbers, and the record of how they were made.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::folder::ResultsFolder;
 use super::provenance;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::GridOutcome;
-use crate::files::atomic::write_atomically;
 use crate::files::output::Draft;
 use crate::grid::{Grid, Over};
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, CHANNELS, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results, StoredResults,
-    Table, collect, engine_notes, latency_notes, latex, long, markdown, rounding_notes, run_frame, screen, wide,
-    with_definitions, write_channels, write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
+    CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results,
+    StoredResults, Table, collect, engine_notes, latency_notes, latex, long, markdown, put, rounding_notes, run_frame,
+    screen, wide, with_definitions, write_channels, write_documents, write_forms, write_frame, write_latencies,
+    write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -37,6 +36,12 @@ pub enum TableShape {
 pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
     let (unmade, all) = (outcome.unmade(), outcome.cells.len());
     Vec::from_iter((unmade > 0).then(|| format!("Not made yet, or not wholly: {unmade} of {all} cells.")))
+}
+
+/// What a reader has to know of a run, whatever its table shows.
+pub(super) fn run_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
+    let (engines, rounded) = (engine_notes(&outcome.engines), rounding_notes(&outcome.rounded));
+    [warnings(grid, &outcome.inputs), engines, rounded, latency_notes(outcome)].concat()
 }
 
 /// The files that a run of a grid may leave, by name, as far as they are known before.
@@ -86,15 +91,7 @@ pub fn write_run(
     // What is kept of the run are its own numbers, whatever the tables show.
     let tabled = results.over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
-    let besides = [
-        warnings(grid, &outcome.inputs),
-        engine_notes(&outcome.engines),
-        rounding_notes(&outcome.rounded),
-        latency_notes(outcome),
-        tabled.notes(),
-        unmade(outcome),
-    ]
-    .concat();
+    let besides = [run_notes(grid, outcome), tabled.notes(), unmade(outcome)].concat();
     let table = long(&tabled, profile, besides.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
@@ -152,12 +149,12 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
         return Ok(Vec::new());
     }
     let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
-    let answers: Vec<Answers<'_>> = outcome
+    let answers: Vec<CellAnswers<'_>> = outcome
         .cells
         .iter()
         .zip(&names)
         .flat_map(|(result, cell)| result.scored().map(move |scores| (cell, scores)))
-        .map(|(cell, scores)| Answers { cell, task: &scores.label, answers: &scores.answers })
+        .map(|(cell, scores)| CellAnswers { cell, task: &scores.label, answers: &scores.answers })
         .collect();
     let mut results = Vec::new();
     for (result, name) in outcome.cells.iter().zip(&names) {
@@ -166,10 +163,4 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
     }
     let documents = tasks.then(|| write_documents(folder, &answers)).transpose()?;
     Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
-}
-
-/// A file, whole or not at all; its path.
-pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
-    write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))?;
-    Ok(path.to_owned())
 }

@@ -25,7 +25,7 @@ pub struct Finished<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct FinishedRecord {
     made_of: String,
     /// SHA-256 by path.
     files: BTreeMap<String, String>,
@@ -34,7 +34,7 @@ struct Entry {
     check: String,
 }
 
-impl Entry {
+impl FinishedRecord {
     fn check(&self) -> String {
         sha256::of_bytes(format!("{} {} {}", self.made_of, json!(self.files), canonical(&self.said)))
     }
@@ -62,7 +62,7 @@ impl<'a> Finished<'a> {
 
     /// What was said of it, where what it left in some places is as it was.
     pub fn found<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
-        let entry: Entry = serde_json::from_slice(&self.store.file(&self.place)?).ok()?;
+        let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.place)?).ok()?;
         let whole = entry.made_of == self.made_of && entry.check == entry.check();
         let whole = whole && contents(self.store, places)? == entry.files;
         if whole { serde_json::from_value(entry.said).ok() } else { None }
@@ -71,8 +71,8 @@ impl<'a> Finished<'a> {
     /// Remembers it with the files that it left. Where that cannot be written, it is made again the next time.
     pub fn keep<T: Serialize>(&self, places: &[&Path], said: &T) {
         let (Some(files), Ok(said)) = (contents(self.store, places), serde_json::to_value(said)) else { return };
-        let entry = Entry { made_of: self.made_of.clone(), files, said, check: String::new() };
-        let entry = Entry { check: entry.check(), ..entry };
+        let entry = FinishedRecord { made_of: self.made_of.clone(), files, said, check: String::new() };
+        let entry = FinishedRecord { check: entry.check(), ..entry };
         if let Ok(text) = serde_json::to_vec(&entry) {
             self.store.put_file(&self.place, &text).ok();
         }

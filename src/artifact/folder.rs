@@ -124,10 +124,7 @@ impl ResultsFolder {
     /// # Errors
     /// Exit code 2: another's file has such a name. Exit code 3: the folder cannot be written to.
     pub fn check(&self, names: &[String]) -> Result<()> {
-        match &self.record {
-            Record::Kept { beside } => beside.check(names),
-            Record::None | Record::This => self.output.check(names),
-        }
+        self.filled().check(names)
     }
 
     /// The same without writing anything there.
@@ -135,9 +132,14 @@ impl ResultsFolder {
     /// # Errors
     /// As [`Self::check`], as far as that can be seen.
     pub fn look(&self, names: &[String]) -> Result<()> {
+        self.filled().look(names)
+    }
+
+    /// Where a run writes.
+    fn filled(&self) -> &OutputFolder {
         match &self.record {
-            Record::Kept { beside } => beside.look(names),
-            Record::None | Record::This => self.output.look(names),
+            Record::Kept { beside } => beside,
+            Record::None | Record::This => &self.output,
         }
     }
 
@@ -174,10 +176,7 @@ impl ResultsFolder {
     /// # Errors
     /// Exit code 3, naming the folder.
     pub fn stage(&self) -> Result<Draft> {
-        match &self.record {
-            Record::Kept { beside } => beside.stage(),
-            Record::None | Record::This => self.output.stage(),
-        }
+        self.filled().stage()
     }
 
     /// Puts what was written in its place. The recorded run is replaced by another recorded one only, and by nothing that

@@ -8,7 +8,7 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Asked, Measurement, Origin, PaperVerdict, PrintedNumber, Row, Sample, Setup, Table, factors, latex, markdown,
+    Measurement, PaperVerdict, PrintedNumber, Question, Sample, Setup, Table, TableRow, factors, latex, markdown,
     screen, tidy_frame,
 };
 
@@ -46,7 +46,15 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
         error: None,
     };
     let (cell, metric) = ("the cell".to_owned(), Metric::find(metric).unwrap());
-    Measurement { cell, asked: Asked::besides(&metric), metric, setup: Setup::default(), record, sample, failure: None }
+    Measurement {
+        cell,
+        asked: Question::besides(&metric),
+        metric,
+        setup: Setup::default(),
+        record,
+        sample,
+        failure: None,
+    }
 }
 
 /// Of `count` documents the first `right` are answered rightly.
@@ -161,7 +169,7 @@ $p < 0.05$ on the same items.}
 
 #[test]
 fn the_frame_has_a_row_for_each_number_with_its_test_and_status() {
-    let frame = tidy_frame(Origin { artifact: "table2", profile: "tiny" }, &view()).unwrap();
+    let frame = tidy_frame("table2", "tiny", &view()).unwrap();
     assert_eq!(frame.height(), 8);
     let text = |column: &str, row: usize| frame.column(column).unwrap().get(row).unwrap().to_string();
     let at = |metric: &str, recovery: &str| {
@@ -194,7 +202,7 @@ fn columns_can_stand_once_for_each_depth() {
     assert!(latex(&view, "t").contains("\\multicolumn{1}{c}{\\textbf{7-layer}}"));
 }
 
-fn texts(row: &Row) -> String {
+fn texts(row: &TableRow) -> String {
     let text = |shown: &Option<PrintedNumber>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
     row.cells.iter().map(text).collect::<Vec<_>>().join(" ")
 }

@@ -19,13 +19,13 @@ const WEIGHTS: &str = ".safetensors";
 const PROFILE: &str = "paper";
 
 /// SHA-256 of a file.
-type Hash<'a> = &'a dyn Fn(&Path) -> Result<String>;
+type HashOf<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
 /// Holds what a grid reads of the hub against the hashes of `hub.lock`; what has them is marked as pinned.
 ///
 /// # Errors
 /// A file of the hub's cache that is not the one that is pinned.
-pub fn hold(grid: &mut Grid, hash: Hash<'_>) -> Result<()> {
+pub fn hold(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     let lock = Lock::read(&grid.lock_file)?;
     let profile = grid.profile.as_ref().map_or(String::new(), |name| format!(" --profile {name}"));
     let fetch = format!("ghostlab fetch {}{profile}", grid.file.display());
@@ -53,7 +53,7 @@ fn mark(
     hub: &mut Option<HubSource>,
     path: &Path,
     files: impl FnOnce() -> Result<Vec<PathBuf>>,
-    (lock, fetch, hash): (&Lock, &str, Hash<'_>),
+    (lock, fetch, hash): (&Lock, &str, HashOf<'_>),
 ) -> Result<()> {
     let Some(hub) = hub else { return Ok(()) };
     hub.pinned = match lock.get(&hub.want.source) {
@@ -82,7 +82,7 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// A folder of another model under the name of one of the paper's.
-pub fn identify(grid: &mut Grid, hash: Hash<'_>) -> Result<()> {
+pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PROFILE) {
         return hold(grid, hash);
     }
@@ -112,7 +112,7 @@ pub fn identify(grid: &mut Grid, hash: Hash<'_>) -> Result<()> {
 }
 
 /// Small files first: of another model they tell at once.
-fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: Hash<'_>) -> Result<()> {
+fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
     let matters = |file: &str| NAMED.contains(&file) || file.ends_with(WEIGHTS);
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| matters(file)).collect();
@@ -139,7 +139,7 @@ fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: Hash<'_>) 
 
 /// What is known of something that a grid needs.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ExaminedInput {
     /// Where it is and what it is, for people.
     pub found: String,
     /// The repository that it should be pinned to and is not.
@@ -151,7 +151,7 @@ pub struct Seen {
 ///
 /// # Errors
 /// What lacks or is wrong, with what to do.
-pub fn examine(need: &Need, around: &Around<'_>, hash: Hash<'_>) -> Result<Seen> {
+pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<ExaminedInput> {
     let Found { path, hub, stream } = need.find(around)?;
     let (mut found, lock) = (path.display().to_string(), around.lock()?);
     let pinned = hub.as_ref().and_then(|hub| lock.get(&hub.want.source));
@@ -183,7 +183,7 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: Hash<'_>) -> Result<Seen>
         found = format!("{found}, which is another one than hub.lock has");
     }
     let unpinned = hub.filter(|_| pinned.is_none()).map(|hub| hub.repository);
-    Ok(Seen { found, unpinned })
+    Ok(ExaminedInput { found, unpinned })
 }
 
 /// Whether files have the hashes that the lock has of them: those of the cache by their names, a copy elsewhere by what it
@@ -191,7 +191,7 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: Hash<'_>) -> Result<Seen>
 ///
 /// # Errors
 /// A file of the cache that has another hash than the lock says. A copy may be another one.
-fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRepo, hash: Hash<'_>) -> Result<bool> {
+fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRepo, hash: HashOf<'_>) -> Result<bool> {
     for file in files {
         // In the cache a name is a path below the snapshot's folder, which is called after the commit.
         let below = hub.commit.as_ref().and_then(|commit| {

@@ -10,8 +10,8 @@ use crate::grid::{Description, Lead, Shade, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{DENSE, Record};
 use crate::results::{
-    Asked, Column, Factors, Lead as TableLead, LeadKind, Measurement, PrintedNumber, Row, Table, distinct, factors,
-    protocol_line,
+    Factors, Lead as TableLead, LeadKind, Measurement, NumberColumn, PrintedNumber, Question, Table, TableRow,
+    distinct, factors, protocol_sentence,
 };
 use crate::{criterion, recovery};
 
@@ -28,8 +28,8 @@ pub(super) fn layout(
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
     let depths: Vec<Vec<usize>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
     let places = if table.across_depths { Some(places(&depths)) } else { None };
-    let (metrics, over) = columns_of(table, numbers)?;
-    let (mut groups, columns) = heads(&metrics, places.as_deref());
+    let (columns, over) = columns_of(table, numbers)?;
+    let (mut groups, columns) = heads(columns, places.as_deref());
     if groups.is_empty() && over.iter().any(|(head, _)| !head.is_empty()) {
         groups = over;
     }
@@ -39,7 +39,7 @@ pub(super) fn layout(
         let (dense, pruned): (Vec<_>, Vec<_>) =
             numbers.iter().filter(own).partition(|number| number.record.condition.criterion == DENSE);
         let mut add = |dense: bool, at: &[&Arc<Measurement>], block: usize| -> Result<()> {
-            let depth = |column: &Placed| column.group.and_then(|group| places.as_ref()?[group][place]);
+            let depth = |column: &LaidColumn| column.group.and_then(|group| places.as_ref()?[group][place]);
             let cells = columns.iter().map(|column| find(at, column, depth(column), dense));
             let cells = cells.collect::<Result<Vec<_>>>()?;
             let (Some(first), false) = (at.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
@@ -51,7 +51,7 @@ pub(super) fn layout(
                 (None, Shade::Ours) => ours,
                 (None, Shade::None) => false,
             };
-            let row = Row { lead, backbone: place, block, dense, ours, shaded, cells, ..Row::default() };
+            let row = TableRow { lead, backbone: place, block, dense, ours, shaded, cells, ..TableRow::default() };
             rows.push(Laid { row, first: Arc::clone(first) });
             Ok(())
         };
@@ -107,21 +107,17 @@ pub(super) fn layout(
 
 /// A row with one of the numbers that it is about, from which it has its words.
 struct Laid {
-    row: Row,
+    row: TableRow,
     first: Arc<Measurement>,
 }
 
-/// A metric, under which head, and what of the run's it is where that asks for it in several ways.
-struct Wanted {
-    metric: Metric,
-    head: String,
-    of: Option<Asked>,
-}
-
-/// A column of the table, and which group of depths it is in where the columns are repeated for each.
-struct Placed {
-    column: Column,
-    of: Option<Asked>,
+/// A column of the table.
+#[derive(Clone)]
+struct LaidColumn {
+    column: NumberColumn,
+    /// What of the run's it is, where that asks for it in several ways.
+    of: Option<Question>,
+    /// Which group of depths it is in, where the columns are repeated for each.
     group: Option<usize>,
 }
 
@@ -160,21 +156,19 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
 }
 
 /// Heads over several columns, and how many they are over; empty where there is none.
-type Heads = Vec<(String, usize)>;
+type GroupHeads = Vec<(String, usize)>;
 
 /// The metrics that a table asks for, and the heads over them with how many each is over.
-fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<Wanted>, Heads)> {
+fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
     let found = |id: &str| numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone());
     // What a run measures in several ways under one name has a column for each.
-    let each = |metric: Metric| -> Vec<Wanted> {
+    let each = |metric: Metric| -> Vec<LaidColumn> {
+        let column = |head: String, of| LaidColumn { column: NumberColumn::of(metric.clone(), head), of, group: None };
         let own = numbers.iter().filter(|number| number.metric.id == metric.id);
         let ways = distinct(own.map(|number| &number.asked));
         match ways.len() {
-            0 | 1 => vec![Wanted { head: metric.label.clone(), metric, of: None }],
-            _ => {
-                let wanted = |of: Asked| Wanted { metric: metric.clone(), head: of.to_string(), of: Some(of) };
-                ways.into_iter().map(wanted).collect()
-            }
+            0 | 1 => vec![column(metric.label.clone(), None)],
+            _ => ways.into_iter().map(|of| column(of.to_string(), Some(of))).collect(),
         }
     };
     // Beside what is measured on a text or a task stands what else the run has of it, where no column asks for that.
@@ -195,7 +189,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<W
             true => (String::new(), std::iter::once(metric.clone()).chain(beside(&metric)).collect()),
             false => (metric.label, of_prompts),
         };
-        let columns: Vec<Wanted> = metrics.into_iter().flat_map(each).collect();
+        let columns: Vec<LaidColumn> = metrics.into_iter().flat_map(each).collect();
         over.push((head, columns.len()));
         wanted.extend(columns);
     }
@@ -215,14 +209,10 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
         (table.across_depths && headed.contains(&head)).then_some(head)
     };
     let called: Vec<_> = rows.iter().map(|of| (of.row.lead.clone(), below(of))).collect();
-    for name in distinct(&called) {
-        let alike: Vec<usize> = (0..rows.len()).filter(|&at| called[at] == name).collect();
-        let variants: Vec<&Factors> = alike.iter().map(|&at| &*rows[at].first.setup.variant).collect();
-        let words = factors::told_apart(&variants);
-        for (at, words) in alike.into_iter().zip(words).filter(|(_, words)| !words.is_empty()) {
-            if let Some(last) = rows[at].row.lead.last_mut() {
-                *last = format!("{last}, {words}");
-            }
+    let words = factors::besides(&called, &rows.iter().map(|of| &*of.first.setup.variant).collect::<Vec<_>>());
+    for (of, words) in rows.iter_mut().zip(words).filter(|(_, words)| !words.is_empty()) {
+        if let Some(last) = of.row.lead.last_mut() {
+            *last = format!("{last}, {words}");
         }
     }
 }
@@ -239,35 +229,28 @@ impl Laid {
 
 /// The table with the line of protocols under it, and what has to be said besides.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
-    let line = protocol_line(profile, table.shown().map(|(_, shown)| &*shown.of));
-    table.protocol = if line.is_empty() { line } else { format!("Protocol: {line}.") };
+    table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.of));
     table.notes = besides;
     table
 }
 
 /// The columns, and the heads over them.
-fn heads(wanted: &[Wanted], places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<Placed>) {
-    let placed = |group: Option<usize>| {
-        wanted.iter().map(move |Wanted { metric, head, of }| Placed {
-            column: Column::of(metric.clone(), head),
-            of: of.clone(),
-            group,
-        })
-    };
-    let Some(places) = places else { return (Vec::new(), placed(None).collect()) };
+fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (GroupHeads, Vec<LaidColumn>) {
+    let Some(places) = places else { return (Vec::new(), columns) };
+    let again = |group: usize| columns.iter().map(move |of| LaidColumn { group: Some(group), ..of.clone() });
     let group = |depths: &Vec<Option<usize>>| {
         let counts: BTreeSet<usize> = depths.iter().flatten().copied().collect();
         let counts: Vec<String> = counts.iter().map(|depth| format!("{depth}-layer")).collect();
-        (counts.join(", "), wanted.len())
+        (counts.join(", "), columns.len())
     };
-    (places.iter().map(group).collect(), (0..places.len()).flat_map(|group| placed(Some(group))).collect())
+    (places.iter().map(group).collect(), (0..places.len()).flat_map(again).collect())
 }
 
 /// The number that belongs into a column of a row: of `depth` where the columns are repeated for each, of the row's
 /// only depth otherwise.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
-    column: &Placed,
+    column: &LaidColumn,
     depth: Option<usize>,
     dense: bool,
 ) -> Result<Option<&'n Arc<Measurement>>> {

@@ -7,23 +7,16 @@ use crate::error::{Error, Result, nearest};
 use crate::grid::{BackboneFile, Description};
 use crate::hub::{Hub, HubSettings, Lock, Want};
 use crate::options::Described;
-use crate::results::{Lead, LeadKind, Row, Table, distinct};
+use crate::results::{Lead, LeadKind, Table, TableRow, distinct};
 use crate::{criterion, grid, recovery};
 
 /// A table of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct List {
+pub(super) struct NameList {
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
     /// The column that names a row.
     pub label: usize,
-    /// The columns that are printed beside that one.
-    printed: Printed,
-}
-
-/// What a printed list has besides its rows' names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Printed {
     /// The column that tells kinds of rows apart, where there is one.
     kind: Option<usize>,
     /// The column of names in a grid, by which a description chooses rows.
@@ -34,18 +27,21 @@ struct Printed {
 }
 
 /// The paper's criteria and recoveries with the repository of the reference (paper tables 1 and A2).
-pub(super) fn methods() -> List {
+pub(super) fn methods() -> NameList {
     let rows = |category: &'static str, methods: Vec<Described>| {
         let own = methods.into_iter().filter(|of| !of.beyond);
         own.map(move |of| vec![category.to_owned(), of.label.to_owned(), of.name, of.source.to_owned()])
     };
     let criteria = rows("Pruning criterion", criterion::described());
     let recoveries = rows("Recovery method", recovery::described());
-    List {
+    NameList {
         heads: ["Category", "Method", "Name in a grid", "Reference"].map(str::to_owned).to_vec(),
         rows: criteria.chain(recoveries).collect(),
         label: 1,
-        printed: Printed { kind: Some(0), name: 2, source: 3, head: "Official repository" },
+        kind: Some(0),
+        name: 2,
+        source: 3,
+        head: "Official repository",
     }
 }
 
@@ -53,7 +49,7 @@ pub(super) fn methods() -> List {
 ///
 /// # Errors
 /// A folder or a file that cannot be read.
-pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
+pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     let lock = Lock::read(&experiments.join(Lock::FILE))?;
     let hub = Hub::new(HubSettings::from_env()?);
     let cached = |want: &Want| {
@@ -71,11 +67,14 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
             let folder = found.or(path).map_or(String::new(), |path| shown(&path, experiments));
             vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
         });
-    Ok(List {
+    Ok(NameList {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         label: 0,
-        printed: Printed { kind: None, name: 1, source: 2, head: "Download link" },
+        kind: None,
+        name: 1,
+        source: 2,
+        head: "Download link",
     })
 }
 
@@ -95,14 +94,14 @@ fn shown(path: &Path, experiments: &Path) -> String {
     path.strip_prefix(&around).unwrap_or(&path).display().to_string()
 }
 
-impl List {
+impl NameList {
     /// The rows that the paper's table has, as it prints them; all where the description names none. Methods of one kind and
     /// one source are one row, under what their names share.
     ///
     /// # Errors
     /// A name that is in no row, with the nearest.
     pub(super) fn printed(&self, description: &Description) -> Result<Table> {
-        let Printed { kind, name, source, head } = self.printed;
+        let Self { kind, name, source, head, .. } = *self;
         let find = |wanted: &String| {
             self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                 let known = self.rows.iter().map(|row| row[name].as_str());
@@ -124,7 +123,7 @@ impl List {
             let labels: Vec<&str> = rows.iter().map(|row| row[self.label].as_str()).collect();
             let lead = kind.map(|at| rows[0][at].clone()).into_iter().chain([shared(&labels)]).collect();
             let backbone = place(rows[0]).unwrap_or_default();
-            Row { lead, backbone, tail: vec![rows[0][source].clone()], ..Row::default() }
+            TableRow { lead, backbone, tail: vec![rows[0][source].clone()], ..TableRow::default() }
         };
         let spanning = kind.map(|at| Lead::text(&self.heads[at]).kind(LeadKind::Spanning));
         Ok(Table {
@@ -140,7 +139,8 @@ impl List {
     /// As it stands, whatever the paper has of it: each row after the first of its texts.
     pub(super) fn whole(&self) -> Table {
         let mut heads = self.heads.iter().map(Lead::text);
-        let row = |row: &Vec<String>| Row { lead: row[..1].to_vec(), tail: row[1..].to_vec(), ..Row::default() };
+        let row =
+            |row: &Vec<String>| TableRow { lead: row[..1].to_vec(), tail: row[1..].to_vec(), ..TableRow::default() };
         Table {
             lead: heads.next().into_iter().collect(),
             tail: heads.collect(),

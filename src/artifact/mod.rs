@@ -46,7 +46,7 @@ pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{Finished, contents};
 pub use folder::{Published, ResultsFolder, here};
-pub use identity::{Seen, examine, hold, identify, weight_bytes};
+pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
 pub use raced::Raced;

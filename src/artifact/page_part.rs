@@ -6,16 +6,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::lists::List;
-use super::printed;
-use crate::artifact::page::{
-    BesideView, Cell, CellNote, Column, FigureView, Mark, ObjectNote, PageArtifact, PageRow, TableView,
-};
+use super::lists::NameList;
+use super::{Artifact, printed};
+use crate::artifact::page::{CellNote, FigureView, ObjectNote, PageArtifact};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
-use crate::grid::Description;
-use crate::recovery;
-use crate::results::{PaperComparison, PrintedNumber, Row, Sample, Table};
+use crate::results::{SavedColumn, SavedTable, Table, put};
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +36,14 @@ impl PagePart {
         self
     }
 
+    /// # Errors
+    /// A folder that cannot be written to.
+    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+        let text = serde_json::to_string(self)
+            .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
+        put(&folder.join(Self::FILE), text.as_bytes()).map(drop)
+    }
+
     /// None where a folder has none.
     ///
     /// # Errors
@@ -56,20 +60,14 @@ impl PagePart {
     }
 }
 
-/// An artifact that was made.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Made<'a> {
-    pub name: &'a str,
-    pub profile: &'a str,
-    /// Its grid's file.
-    pub file: &'a Path,
-    pub description: &'a Description,
-    pub outcome: &'a GridOutcome,
-}
-
-/// What the page shows of an artifact: its table, or its figures with what tells them apart.
-pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureView>) -> PagePart {
-    let Made { name, profile, file, description, outcome } = made;
+/// What the page shows of an artifact that was made: its table, or its figures with what tells them apart.
+pub(super) fn sheet(
+    artifact: &Artifact,
+    profile: &str,
+    outcome: &GridOutcome,
+    laid: Option<&Table>,
+    figures: Vec<FigureView>,
+) -> PagePart {
     let all = outcome.cells.len();
     let status = match (outcome.failed(), outcome.unmade()) {
         (0, 0) => PageArtifact::COMPLETE.to_owned(),
@@ -77,143 +75,62 @@ pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureVie
         (failed, 0) => format!("{failed} of {all} cells failed"),
         (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} are not made yet"),
     };
+    let note = |result| note(result, &artifact.file, profile, outcome);
+    let cells = outcome.cells.iter().map(|result| (result.cell.to_string(), note(result))).collect();
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
-        tables: laid.map(table).into_iter().collect(),
+        tables: laid.map(SavedTable::from).into_iter().collect(),
         figures,
         inputs: outcome.inputs.clone(),
-        ..described(name, description)
+        ..described(artifact)
     };
-    let cells =
-        outcome.cells.iter().map(|result| (result.cell.to_string(), note(result, file, profile, outcome))).collect();
     PagePart { artifact, cells }
 }
 
 /// What the page shows of a list: no cell of it was computed.
-pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> PagePart {
-    let texts = |row: &Vec<String>| row.iter().map(Cell::words).collect();
+pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     // A column of few different texts tells kinds apart, and one can choose by it.
     let repeats = |at: usize| {
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         2 * texts.len() <= list.rows.len()
     };
-    let column =
-        |(at, head): (usize, &String)| Column { label: at == list.label, choice: repeats(at), ..Column::named(head) };
-    let view = TableView {
-        columns: list.heads.iter().enumerate().map(column).collect(),
-        rows: list.rows.iter().map(|row| PageRow { cells: texts(row), ..PageRow::default() }).collect(),
-        ..TableView::default()
+    let column = |(at, head): (usize, &String)| SavedColumn {
+        label: at == list.label,
+        choice: repeats(at),
+        ..SavedColumn::named(head)
     };
-    PagePart { artifact: PageArtifact { tables: vec![view], ..described(name, description) }, cells: BTreeMap::new() }
+    let view = SavedTable::of_words(list.heads.iter().enumerate().map(column).collect(), &list.rows);
+    PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
 }
 
 /// What the page shows of races: their table, and what it comes to. `dense` are the whole backbones, on what they ran.
 pub(super) fn raced_sheet(
-    name: &str,
-    description: &Description,
+    artifact: &Artifact,
     profile: &str,
     table: &[Vec<String>],
     notes: Vec<String>,
     dense: &GridOutcome,
 ) -> PagePart {
     let (heads, rows) = table.split_first().map_or((&[][..], &[][..]), |(heads, rows)| (heads.as_slice(), rows));
-    let view = TableView {
-        notes,
-        columns: heads.iter().map(Column::named).collect(),
-        rows: rows
-            .iter()
-            .map(|row| PageRow { cells: row.iter().map(Cell::words).collect(), ..PageRow::default() })
-            .collect(),
-        ..TableView::default()
-    };
+    let columns = heads.iter().map(SavedColumn::named).collect();
+    let view = SavedTable { notes, ..SavedTable::of_words(columns, rows) };
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status: PageArtifact::COMPLETE.to_owned(),
         tables: vec![view],
         inputs: dense.inputs.clone(),
-        ..described(name, description)
+        ..described(artifact)
     };
     PagePart { artifact, cells: BTreeMap::new() }
 }
 
-fn described(name: &str, description: &Description) -> PageArtifact {
+fn described(artifact: &Artifact) -> PageArtifact {
     PageArtifact {
-        name: name.to_owned(),
-        title: format!("{}: {}", printed(name), description.title),
-        caption: description.caption.clone().unwrap_or_default(),
+        name: artifact.name.clone(),
+        title: format!("{}: {}", printed(&artifact.name), artifact.description.title),
+        caption: artifact.description.caption.clone().unwrap_or_default(),
         ..PageArtifact::default()
-    }
-}
-
-fn table(of: &Table) -> TableView {
-    let mut groups = of.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
-    let lead = of.lead.iter().skip(1).map(|lead| Column { choice: true, ..Column::named(&lead.head) });
-    let measured = of.columns.iter().map(|column| Column {
-        group: groups.next(),
-        numeric: true,
-        higher_is_better: column.higher_is_better(),
-        ..Column::named(&column.head)
-    });
-    let row = |row: &Row| {
-        let texts = row.lead.iter().skip(1).map(Cell::words);
-        let values = row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| Cell::words("—"), cell));
-        PageRow {
-            group: row.lead.first().cloned(),
-            ours: row.shaded,
-            cells: texts.chain(values).collect(),
-            ..PageRow::default()
-        }
-    };
-    TableView {
-        protocol: of.protocol.clone(),
-        notes: of.notes.clone(),
-        group_name: of.lead.first().map(|lead| lead.head.clone()).unwrap_or_default(),
-        columns: lead.chain(measured).collect(),
-        rows: of.rows.iter().map(row).collect(),
-        ..TableView::default()
-    }
-}
-
-fn cell(shown: &PrintedNumber) -> Cell {
-    let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
-        let better = paired.mark() == "+";
-        let word = if better { "better" } else { "worse" };
-        let against = recovery::label(&paired.against);
-        Mark { better, says: format!("{word} than {against} (p = {:.2e}, {})", paired.p, paired.test) }
-    });
-    Cell {
-        text: shown.text.clone(),
-        value: shown.of.record.value,
-        error: shown.of.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
-        items: items(&shown.of.sample),
-        best: shown.best,
-        second: shown.second,
-        mark,
-        beside: shown.beside.as_ref().map(beside),
-        key: Some(shown.of.cell.clone()),
-        identity: shown.of.identity(),
-        failed: shown.of.failure.is_some(),
-    }
-}
-
-/// How many items a number is the mean of, where they are kept.
-fn items(sample: &Sample) -> Option<usize> {
-    match sample {
-        Sample::None | Sample::OutOfMemory => None,
-        Sample::Right(items) => Some(items.len()),
-        Sample::Tasks(tasks) => Some(tasks.iter().map(Vec::len).sum()),
-        Sample::Losses(windows) => Some(windows.len()),
-        Sample::Seeds(seeds) => Some(seeds.len()),
-    }
-}
-
-fn beside(of: &PaperComparison) -> BesideView {
-    BesideView {
-        paper: of.paper_text(),
-        difference: of.difference_text(),
-        tolerance: of.other_protocol().is_none().then(|| format!("{:.2}", of.tolerance)),
-        verdict: of.verdict.clone(),
     }
 }
 
@@ -254,12 +171,13 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
         commands: vec![format!("cargo run --release -- explain {}{profile} {cell}", file.display())],
         makers,
         parts,
-        inputs: outcome.inputs.iter().filter(|(path, _)| result.inputs.contains(*path)).map(clone).collect(),
+        inputs: outcome
+            .inputs
+            .iter()
+            .filter(|(path, _)| result.inputs.contains(*path))
+            .map(|(path, hash)| (path.clone(), hash.clone()))
+            .collect(),
     }
-}
-
-fn clone((path, hash): (&String, &String)) -> (String, String) {
-    (path.clone(), hash.clone())
 }
 
 /// Who made a stored artifact, as its record says it ([`crate::machine::signature`]); what a record lacks is left out.

@@ -9,11 +9,11 @@ use super::Artifact;
 use super::comparison::{Gate, GateFailure, beside_paper};
 use super::draw::{draw, losses};
 use super::figure::Drawing;
-use super::files::{files_beside, finish, put, unmade};
+use super::files::{files_beside, finish, run_notes, unmade};
 use super::folder::{Published, ResultsFolder};
 use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
-use super::lists::{self, List};
+use super::lists::{self, NameList};
 use super::page_part::{self, PagePart};
 use super::print;
 use super::seeds::{dots, order_notes};
@@ -23,10 +23,9 @@ use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
-use crate::plan::warnings;
 use crate::results::{
-    Measurement, Origin, Provenance, Results, Table, collect, drawn_frame, engine_notes, latency_notes, latex,
-    markdown, rounding_notes, run_frame, screen, tidy_frame, write_csv, write_frame,
+    Measurement, Provenance, Results, Table, collect, drawn_frame, latex, markdown, put, run_frame, screen, tidy_frame,
+    write_csv, write_frame,
 };
 use ghostlab_store::Store;
 
@@ -123,6 +122,7 @@ pub fn make(
     let started = SystemTime::now();
     target.check(&artifact_files(artifact, grid))?;
     let description = &artifact.description;
+    let profile = grid.profile.as_deref().unwrap_or_default();
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
     let before = |dense: &Grid| executor.run_before(dense, target.path());
     let (Gate { misses, unknown }, open) = self::gated(description, grid, gated, &before)?;
@@ -137,33 +137,25 @@ pub fn make(
     if let Some(entry) = &description.table {
         // Only the paper's own backbones have its numbers.
         let paper = paper::records(&artifact.name).unwrap_or_default();
-        let profile = grid.profile.as_deref().unwrap_or_default();
-        let notes = [
-            warnings(grid, &outcome.inputs),
-            engine_notes(&outcome.engines),
-            rounding_notes(&outcome.rounded),
-            latency_notes(&outcome),
-            unmade(&outcome),
-        ]
-        .concat();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
         let order = order_notes(entry, &tabled.measurements(), &order);
-        let notes = [notes, tabled.notes(), order].concat();
+        let notes = [run_notes(grid, &outcome), unmade(&outcome), tabled.notes(), order].concat();
         let laid = noted(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
         beside = beside_paper(&laid);
         table = Some(laid);
     }
     // What the gate has stopped is not drawn; where that is all, the gate is the reason, not the drawing.
-    let drawn = figures(artifact, &outcome, &tabled, grid.profile.as_deref().unwrap_or_default(), &staging);
+    let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let (files, record) =
         finish(target, grid, &outcome, matches!(gated, Gated::Yes(_)), &results, files, &staging, started)?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
-        let sheet = page(artifact, grid, &outcome, table.as_ref(), figures, &record);
-        write_sheet(staging.path(), &if target.records() { sheet.light() } else { sheet })?;
+        let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);
+        sheet.artifact.provenance = said(&record, grid.cells.len());
+        if target.records() { sheet.light() } else { sheet }.write(staging.path())?;
     }
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
         let found = format!("{} cells failed, {} are not made", outcome.failed(), outcome.unmade());
@@ -212,7 +204,7 @@ pub fn gated(
 /// All forms of a table.
 fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
     let (folder, name) = (staging.path(), &artifact.name);
-    let mut files = write_frame(folder, name, tidy_frame(Origin { artifact: name, profile }, table)?)?;
+    let mut files = write_frame(folder, name, tidy_frame(name, profile, table)?)?;
     files.push(put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?);
     if let Some(entry) = &artifact.description.table {
         for (name, table) in printed_forms(artifact, entry, table) {
@@ -257,7 +249,7 @@ fn figures(
         let all = results.measurements();
         let numbers: Vec<&Measurement> = all.iter().map(AsRef::as_ref).filter(shown).collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));
-        write_csv(&path, &drawn_frame(Origin { artifact: &artifact.name, profile }, &numbers)?)?;
+        write_csv(&path, &drawn_frame(&artifact.name, profile, &numbers)?)?;
         files.push(path);
     }
     let over = description.table.as_ref().filter(|table| table.over.is_some());
@@ -276,29 +268,7 @@ fn figures(
 
 /// All forms of a drawing.
 fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
-    let forms = [("svg", drawing.svg.as_bytes()), ("pdf", &drawing.pdf), ("png", &drawing.png)];
-    forms.into_iter().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
-}
-
-/// What the page shows of it.
-fn page(
-    artifact: &Artifact,
-    grid: &Grid,
-    outcome: &GridOutcome,
-    table: Option<&Table>,
-    figures: Vec<FigureView>,
-    record: &Provenance,
-) -> PagePart {
-    let made = page_part::Made {
-        name: &artifact.name,
-        profile: grid.profile.as_deref().unwrap_or_default(),
-        file: &artifact.file,
-        description: &artifact.description,
-        outcome,
-    };
-    let mut sheet = page_part::sheet(made, table, figures);
-    sheet.artifact.provenance = said(record, grid.cells.len());
-    sheet
+    drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
 /// What the page says of an artifact's run, as its record has it.
@@ -318,12 +288,6 @@ fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn write_sheet(folder: &Path, sheet: &PagePart) -> Result<()> {
-    let text = serde_json::to_string(sheet)
-        .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
-    put(&folder.join(PagePart::FILE), text.as_bytes()).map(drop)
-}
-
 /// Writes a table of what the program knows by name; the table for a terminal.
 ///
 /// # Errors
@@ -335,7 +299,7 @@ pub fn list(
     results: &Path,
     width: Option<usize>,
 ) -> Result<String> {
-    let list: List = match list {
+    let list: NameList = match list {
         ListEntry::Methods => lists::methods(),
         ListEntry::Checkpoints => lists::checkpoints(experiments)?,
     };
@@ -352,7 +316,7 @@ pub fn list(
     for (file, text) in &printed {
         put(&draft.path().join(file), text.as_bytes())?;
     }
-    write_sheet(draft.path(), &page_part::list_sheet(&artifact.name, &artifact.description, &list))?;
+    page_part::list_sheet(artifact, &list).write(draft.path())?;
     draft.publish()?;
     Ok(screen(&whole, width))
 }

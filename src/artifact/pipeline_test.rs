@@ -250,7 +250,7 @@ const VIEWS: [(&str, Called); 6] = [
     }),
     ("the page", |folder| {
         let page = PagePart::read(folder).unwrap().unwrap();
-        let called = |row: &crate::artifact::page::PageRow| {
+        let called = |row: &crate::results::SavedRow| {
             let cells = row.cells.iter().take(2).map(|cell| cell.text.clone());
             row.group.iter().cloned().chain(cells).collect::<Vec<_>>().join(" ")
         };

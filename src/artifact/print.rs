@@ -5,7 +5,7 @@ use crate::grid::TableEntry;
 use crate::metric::{Metric, PromptName};
 use crate::recovery;
 use crate::results::record::DENSE;
-use crate::results::{Column, Lead, LeadKind, Row, Table, distinct};
+use crate::results::{Lead, LeadKind, NumberColumn, Table, TableRow, distinct};
 
 /// The table in the columns of the paper's.
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
@@ -22,11 +22,15 @@ pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
 /// Whether the description names the metric for itself, or does not name it at all: bits per byte stand beside perplexities
 /// by themselves.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
-    let named = |all: &[String]| all.iter().any(|id| *id == metric.id || *id == metric.family());
-    !named(&entry.metrics) || named(&entry.print.beyond)
+    !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
 }
 
-fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&Column) -> bool) -> Table {
+/// Whether a metric is among some, by itself or as one of a family.
+fn names(all: &[String], metric: &Metric) -> bool {
+    all.iter().any(|id| *id == metric.id || *id == metric.family())
+}
+
+fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) -> bool) -> Table {
     let kept: Vec<usize> = (0..table.columns.len()).filter(|&at| keep(&table.columns[at])).collect();
     let order = entry.print.lead.as_ref().unwrap_or(&entry.lead);
     let lead: Vec<usize> = order.iter().filter_map(|of| entry.lead.iter().position(|known| known == of)).collect();
@@ -37,21 +41,18 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&Column) -> bool)
         groups.extend((own > 0).then(|| (head.clone(), own)));
         first += count;
     }
-    let arrow = |metric: &Metric| {
-        let of = |ids: &Vec<String>| ids.iter().any(|id| *id == metric.id || *id == metric.family());
-        entry.print.arrows.as_ref().is_none_or(of)
-    };
+    let arrow = |metric: &Metric| entry.print.arrows.as_ref().is_none_or(|ids| names(ids, metric));
     let column = |at: &usize| {
         let column = &table.columns[*at];
-        Column { arrow: arrow(&column.metric), ..column.clone() }
+        NumberColumn { arrow: arrow(&column.metric), ..column.clone() }
     };
-    let row = |row: &Row| {
+    let row = |row: &TableRow| {
         let cells: Vec<_> = kept.iter().map(|&at| row.cells[at].clone()).collect();
         let of = row.cells.iter().flatten().next()?;
         let is_bare = of.of.record.condition.recovery == recovery::NONE && !row.dense;
         let heading = entry.across_depths && is_bare || entry.print.shade_sequences.is_some() && row.shaded;
         let lead = lead.iter().map(|&at| row.lead[at].clone()).collect();
-        cells.iter().any(Option::is_some).then_some(Row { lead, cells, heading, ..row.clone() })
+        cells.iter().any(Option::is_some).then_some(TableRow { lead, cells, heading, ..row.clone() })
     };
     let found = Table {
         lead: lead.iter().map(|&at| table.lead[at].clone()).collect(),
@@ -93,21 +94,21 @@ fn turned(table: Table) -> Table {
     let pruned = || table.rows.iter().filter(|row| !row.dense);
     let tells = |at: usize| distinct(pruned().map(|row| &row.lead[at])).len() > 1;
     let told: Vec<usize> = (0..table.lead.len()).filter(|&at| tells(at)).collect();
-    let head = |row: &Row| match told.is_empty() {
+    let head = |row: &TableRow| match told.is_empty() {
         true => row.lead.last().cloned().unwrap_or_default(),
         false => told.iter().map(|&at| row.lead[at].as_str()).collect::<Vec<_>>().join(" "),
     };
     let lengths = distinct(prompts.iter().map(|of| (of.length, of.decode)).collect::<Vec<_>>().iter());
-    let row = |(at, of): (usize, &PromptName)| Row {
+    let row = |(at, of): (usize, &PromptName)| TableRow {
         lead: vec![of.tokens(), of.batch.to_string()],
         block: lengths.iter().position(|known| *known == (of.length, of.decode)).unwrap_or_default(),
         cells: table.rows.iter().map(|row| row.cells[at].clone()).collect(),
-        ..Row::default()
+        ..TableRow::default()
     };
     Table {
         lead: ["Seq", "Batch"].map(Lead::count).to_vec(),
         groups: Vec::new(),
-        columns: table.rows.iter().map(|row| Column::of(metric.clone(), head(row))).collect(),
+        columns: table.rows.iter().map(|row| NumberColumn::of(metric.clone(), head(row))).collect(),
         rows: prompts.iter().enumerate().map(row).collect(),
         ..table
     }

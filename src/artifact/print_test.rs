@@ -16,7 +16,7 @@ use crate::artifact::paper;
 use crate::grid::ListEntry;
 use crate::metric::Metric;
 use crate::results::record::{Condition, Record};
-use crate::results::{Asked, Lead, Measurement, Row, Sample, Setup, Table, factors, latex};
+use crate::results::{Lead, Measurement, Question, Sample, Setup, Table, TableRow, factors, latex};
 
 /// What a table of the paper looks like, a line for each of its lines.
 type Facts = Vec<String>;
@@ -185,7 +185,7 @@ fn measured(record: Record) -> Arc<Measurement> {
         let sequences: usize = sequences.parse().unwrap();
         setup.variant = Arc::new([(factors::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
     }
-    let (cell, asked) = (String::new(), Asked::besides(&metric));
+    let (cell, asked) = (String::new(), Question::besides(&metric));
     Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
 }
 
@@ -328,7 +328,7 @@ fn all_tables_compile_in_one_document_and_none_is_larger_than_its_page() {
         title: strange.to_owned(),
         caption: strange.to_owned(),
         lead: vec![Lead::text(strange)],
-        rows: vec![Row { lead: vec![strange.to_owned()], shaded: true, heading: true, ..Row::default() }],
+        rows: vec![TableRow { lead: vec![strange.to_owned()], shaded: true, heading: true, ..TableRow::default() }],
         protocol: strange.to_owned(),
         notes: vec![strange.to_owned()],
         ..Table::default()

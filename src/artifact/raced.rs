@@ -5,26 +5,21 @@ use std::time::SystemTime;
 
 use super::Artifact;
 use super::catalogue::printed;
-use super::files::put;
 use super::folder::{Published, ResultsFolder};
 use super::page_part::{PagePart, raced_sheet};
 use super::paper::backbone_label;
 use super::provenance::of_races;
 use super::searched::{search_files, search_names};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::GridOutcome;
 use crate::grid::{Cell, Grid, RacesEntry};
 use crate::metric::Metric;
-use crate::results::{Provenance, StoredNumber, StoredResults};
+use crate::results::{Provenance, StoredNumber, StoredResults, csv_text, put};
 use crate::search::{Candidate, Fate, Found, markdown};
 use crate::{criterion, recovery};
 
-/// A race and the best row of the other artifact.
-struct Compared<'a> {
-    found: &'a Found,
-    /// Of those that raced: its number there, and which candidate it is.
-    best: Option<(&'a StoredNumber, &'a Candidate)>,
-}
+/// A race, and the best row of the other artifact of those that raced: its number there, and which candidate it is.
+type Compared<'a> = (&'a Found, Option<(&'a StoredNumber, &'a Candidate)>);
 
 /// What came of an artifact's races, as its table and its files have it.
 pub struct Raced<'a> {
@@ -49,7 +44,7 @@ impl<'a> Raced<'a> {
             let own = own.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
             // Of equals the first.
             let best = own.reduce(|best, other| if better(other.0, best.0) { other } else { best });
-            Compared { found, best: best.map(|(_, number, candidate)| (number, candidate)) }
+            (found, best.map(|(_, number, candidate)| (number, candidate)))
         };
         Self { grid, races, found, compared: found.iter().map(compare).collect() }
     }
@@ -69,8 +64,7 @@ impl<'a> Raced<'a> {
             "Items scored, %",
             "Items × layers, %",
         ];
-        let row = |compared: &Compared<'_>| {
-            let found = compared.found;
+        let row = |(found, best): &Compared<'_>| {
             let none = || "—".to_owned();
             let judged = |role: &str| {
                 let of = found.judged.iter().find(|of| of.role == role).and_then(|of| of.scores.first());
@@ -84,14 +78,14 @@ impl<'a> Raced<'a> {
             vec![
                 backbone_label(&found.backbone).to_owned(),
                 self.removed(found),
-                compared.best.map_or_else(none, |(best, candidate)| {
+                best.map_or_else(none, |(best, candidate)| {
                     let half = best.record.error.map(|error| 1.96 * error);
                     let unit = if found.objectives.first().is_some_and(|of| of.name == "accuracy") { " %" } else { "" };
                     let value = best.record.value.unwrap_or(f64::NAN);
                     let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
                     format!("{}: {value:.2}{half}{unit}", self.label(candidate))
                 }),
-                compared.best.map_or_else(none, |(_, candidate)| became(found, candidate)),
+                best.map_or_else(none, |(_, candidate)| became(found, candidate)),
                 won.map_or_else(none, |won| self.label(won)),
                 judged("winner"),
                 judged("dense"),
@@ -106,35 +100,29 @@ impl<'a> Raced<'a> {
     /// What it comes to, a line each.
     pub fn notes(&self) -> Vec<String> {
         let of = printed(&self.races.beside);
-        let known: Vec<String> = self.compared.iter().filter_map(|one| Some(became(one.found, one.best?.1))).collect();
+        let known: Vec<String> =
+            self.compared.iter().filter_map(|(found, best)| Some(became(found, (*best)?.1))).collect();
         let count = |word: &str| known.iter().filter(|of| of.starts_with(word)).count();
-        let total = |part: &dyn Fn(&Found) -> f64| self.found.iter().map(part).sum::<f64>();
-        let (all, all_layers) = (total(&|of| of.spent.all_items), total(&|of| of.spent.all_layers));
-        let items = 100.0 * total(&|of| of.spent.items) / all.max(1.0);
-        let layers = 100.0 * total(&|of| of.spent.layers) / all_layers.max(1.0);
-        let judged = 100.0 * total(&|of| of.spent.judged_items) / all.max(1.0);
-        let judged_layers = 100.0 * total(&|of| of.spent.judged_layers) / all_layers.max(1.0);
-        let mut notes = Vec::new();
-        if known.is_empty() {
-            notes.push(format!("{of} is not made here: `reproduce {}` makes it.", self.races.beside));
-        } else {
-            notes.push(format!(
-                "The best row of {of} is alone at the end of {} of {} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {}.",
+        let total = |part: fn(&Found) -> f64| self.found.iter().map(part).sum::<f64>();
+        let of_items = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|of| of.spent.all_items).max(1.0);
+        let of_layers = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|of| of.spent.all_layers).max(1.0);
+        let (items, layers) = (of_items(|of| of.spent.items), of_layers(|of| of.spent.layers));
+        let (judged, judged_layers) = (of_items(|of| of.spent.judged_items), of_layers(|of| of.spent.judged_layers));
+        let lost = known.len() - count(ALONE) - count(LEADS) - count(STANDS);
+        let best = match known.len() {
+            0 => format!("{of} is not made here: `reproduce {}` makes it.", self.races.beside),
+            all => format!(
+                "The best row of {of} is alone at the end of {} of {all} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {lost}.",
                 count(ALONE),
-                known.len(),
                 count(LEADS),
-                count(STANDS),
-                known.len() - count(ALONE) - count(LEADS) - count(STANDS),
-            ));
-        }
-        notes.push(format!(
+                count(STANDS)
+            ),
+        };
+        let spent = format!(
             "All races together scored {items:.0} % of the items that scoring every candidate on all of them takes ({layers:.0} % of items × layers), and the judgement {judged:.0} % more ({judged_layers:.0} %)."
-        ));
-        notes.push(
-            "± is half a 95 % interval. Not separated: candidates that no test tells from the leader, it among them; their order says nothing. Costs: the race + the judgement, of the exhaustive grid's."
-                .to_owned(),
         );
-        notes
+        let marks = "± is half a 95 % interval. Not separated: candidates that no test tells from the leader, it among them; their order says nothing. Costs: the race + the judgement, of the exhaustive grid's.";
+        vec![best, spent, marks.to_owned()]
     }
 
     /// `4 of 16`, or the budget where it is none of layers.
@@ -184,29 +172,16 @@ impl<'a> Raced<'a> {
             let bytes = if is_report { [head.as_bytes(), &bytes].concat() } else { bytes };
             files.push(put(&staging.path().join(name), &bytes)?);
         }
-        files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), &csv(&table)?)?);
+        files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
         let record = of_races(target, self.grid, dense, &files, started)?;
         record.write(staging.path())?;
         files.push(staging.path().join(Provenance::FILE));
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
-            let sheet = raced_sheet(&artifact.name, &artifact.description, profile, &table, self.notes(), dense);
-            let text = serde_json::to_string(&sheet)
-                .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
-            put(&staging.path().join(PagePart::FILE), text.as_bytes())?;
+            raced_sheet(artifact, profile, &table, self.notes(), dense).write(staging.path())?;
         }
         target.publish(staging, &files)
     }
-}
-
-/// The rows as CSV.
-fn csv(rows: &[Vec<String>]) -> Result<Vec<u8>> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    let written = rows.iter().try_for_each(|row| writer.write_record(row));
-    let bytes = written
-        .map_err(|error| error.to_string())
-        .and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
-    bytes.map_err(|error| Error::job("the races make no table").found(error))
 }
 
 const ALONE: &str = "won alone";

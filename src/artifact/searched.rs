@@ -1,6 +1,6 @@
 //! What a search leaves: its report in Markdown and JSON, and quality against speed and against bytes as figures.
 
-use super::figure::{Around, Axis, Dot, Drawing, Figure, Pareto, Plot, Width};
+use super::figure::{Axis, Dot, Drawing, Figure, Pareto, Plot, Surroundings, Width};
 use crate::error::{Error, Result};
 use crate::search::{Candidate, Fate, Found};
 
@@ -19,12 +19,8 @@ pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)
     for (at, one) in found.iter().enumerate() {
         for (form, drawing) in paretos(one)? {
             let number = if found.len() > 1 { format!("-{}", at + 1) } else { String::new() };
-            let Drawing { svg, pdf, png } = drawing;
             let base = format!("{name}{number}-{form}");
-            files.extend(
-                [("svg", svg.into_bytes()), ("pdf", pdf), ("png", png)]
-                    .map(|(ending, bytes)| (format!("{base}.{ending}"), bytes)),
-            );
+            files.extend(drawing.forms().map(|(ending, bytes)| (format!("{base}.{ending}"), bytes.to_vec())));
         }
     }
     Ok(files)
@@ -37,7 +33,7 @@ pub fn search_names(name: &str, searches: usize) -> Vec<String> {
         several => (1..=several).map(|at| format!("-{at}")).collect(),
     };
     let figures = numbers.iter().flat_map(|number| ["speed", "bytes"].map(|form| format!("{name}{number}-{form}")));
-    let figures = figures.flat_map(|base| ["svg", "pdf", "png"].map(|ending| format!("{base}.{ending}")));
+    let figures = figures.flat_map(|base| Drawing::ENDINGS.map(|ending| format!("{base}.{ending}")));
     [format!("{name}.json"), format!("{name}.md")].into_iter().chain(figures).collect()
 }
 
@@ -66,7 +62,7 @@ fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
             let label = crate::recovery::label(&method).to_owned();
             Some(Dot { label, method, x: x(of), y: score.mean, error: score.half, faint })
         };
-        let around = Around {
+        let around = Surroundings {
             title: found.title(),
             description: format!("{} Each candidate's {} against: {label}.", found.sentence(), objective.name),
             heading: format!("{}, {}", found.backbone, found.budget),

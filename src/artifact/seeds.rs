@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::figure::{Around, Axis, Dots, Drawing, Draws, Figure, Plot, Width};
+use super::figure::{Axis, Dots, Drawing, Figure, Plot, Series, Surroundings, Width};
 use super::paper::backbone_label;
 use crate::error::Result;
 use crate::grid::TableEntry;
@@ -14,19 +14,19 @@ use crate::results::{Measurement, Sample, distinct};
 use crate::{criterion, recovery};
 
 /// One cut of a backbone under one criterion.
-type Cut = (String, usize, usize, String);
+type BackboneCut = (String, usize, usize, String);
 
 /// The values of a method, by seed.
-type Values = BTreeMap<u64, f64>;
-type Methods = Vec<(String, Values)>;
+type SeedValues = BTreeMap<u64, f64>;
+type Methods = Vec<(String, SeedValues)>;
 
 /// The values of the methods of each cut.
-struct Drawn {
+struct SeedDraws {
     metric: Metric,
-    cuts: Vec<(Cut, Methods)>,
+    cuts: Vec<(BackboneCut, Methods)>,
 }
 
-impl Drawn {
+impl SeedDraws {
     /// `numbers` are those over the seeds. None where none is.
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
@@ -37,7 +37,7 @@ impl Drawn {
             let of = &of.record.condition;
             (of.backbone.clone(), of.depth, of.layers, of.criterion.clone())
         };
-        let methods = |wanted: &Cut| {
+        let methods = |wanted: &BackboneCut| {
             let of_cut = own().filter(|of| cut(of) == *wanted);
             let values = of_cut.filter_map(|of| match &of.sample {
                 Sample::Seeds(seeds) => {
@@ -59,23 +59,23 @@ impl Drawn {
 /// # Errors
 /// A drawing that cannot be made.
 pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<Option<Drawing>> {
-    let Some(Drawn { metric, cuts }) = Drawn::of(table, numbers) else { return Ok(None) };
+    let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Ok(None) };
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
-    let draws = |method: String| Draws {
+    let draws = |method: String| Series {
         label: if method == recovery::NONE { "No repair".to_owned() } else { recovery::heading(&method).to_owned() },
         values: cuts.iter().map(|(_, all)| of_method(all, &method).into_values().collect()).collect(),
         method,
     };
     let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
-    let group = |((backbone, depth, layers, criterion), _): &(Cut, _)| {
+    let group = |((backbone, depth, layers, criterion), _): &(BackboneCut, _)| {
         let criterion = if several { format!(" {}", criterion::label(criterion)) } else { String::new() };
         format!("{} {depth}/{layers}{criterion}", backbone_label(backbone))
     };
-    let around = Around {
+    let around = Surroundings {
         title: format!("{title}: a dot for each calibration seed"),
         description: format!("{} under each seed of the calibration, with a dash at the mean.", metric.label),
         width: Width::Page,
-        ..Around::default()
+        ..Surroundings::default()
     };
     let plot = Plot::Dots(Dots {
         axis: Axis { label: metric.label.clone(), ..Axis::default() },
@@ -85,15 +85,15 @@ pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]
     Figure { around, plot }.draw().map(Some)
 }
 
-fn of_method(all: &[(String, Values)], method: &str) -> Values {
+fn of_method(all: &[(String, SeedValues)], method: &str) -> SeedValues {
     all.iter().find(|(name, _)| name == method).map(|(_, values)| values.clone()).unwrap_or_default()
 }
 
 /// A line for each cut: how many pairs of methods stand under every seed as in the paper, how many the other way round, and
 /// which change with the seed. `paper` are the numbers of the table whose order is meant.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
-    let Some(Drawn { metric, cuts }) = Drawn::of(table, numbers) else { return Vec::new() };
-    let line = |((backbone, depth, layers, criterion), methods): &(Cut, Methods)| {
+    let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
+    let line = |((backbone, depth, layers, criterion), methods): &(BackboneCut, Methods)| {
         // The paper's means over all its settings of this criterion.
         let of_paper = |recovery: &str| {
             let own = paper.iter().filter(|of| {
@@ -102,7 +102,7 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
             let values: Vec<f64> = own.filter_map(|of| of.value).collect();
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
         };
-        let known: Vec<(&str, f64, &Values)> =
+        let known: Vec<(&str, f64, &SeedValues)> =
             methods.iter().filter_map(|(name, values)| Some((name.as_str(), of_paper(name)?, values))).collect();
         let (mut same, mut other, mut changing, mut pairs) = (0, 0, Vec::new(), 0);
         for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
@@ -151,7 +151,7 @@ fn called(recovery: &str, criterion: &str) -> String {
 }
 
 /// `Ghost Layer (Ours) under 5 of 5 seeds`
-fn first(metric: &Metric, methods: &[(String, Values)], criterion: &str) -> String {
+fn first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for seed in &seeds {

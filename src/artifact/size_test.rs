@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::page::{self, Page};
-use super::page_part::{self, PagePart, sheet};
-use super::{ResultsFolder, TableShape, write_run};
+use super::page_part::{PagePart, sheet};
+use super::{Artifact, ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
 use crate::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
 use crate::grid::{Cell, Description, Grid};
@@ -146,9 +146,8 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
     let bytes = |name: &str| fs::metadata(target.path().join(name)).unwrap().len() as usize;
 
     let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();
-    let made =
-        page_part::Made { name: "large", profile: "", file: &grid.file, description: &description, outcome: &outcome };
-    let PagePart { artifact, cells } = sheet(made, None, Vec::new());
+    let artifact = Artifact { name: "large".into(), file: grid.file.clone(), description };
+    let PagePart { artifact, cells } = sheet(&artifact, "", &outcome, None, Vec::new());
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
     assert!(bytes("run.json") < 25_000 * CELLS, "{}", bytes("run.json"));
     assert!(page < 10_000 * CELLS, "{page}");

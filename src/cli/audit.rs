@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::answer::done::Audited;
 use super::answer::{self, Answer};
-use crate::artifact::audit::{AuditTask, Columns};
+use crate::artifact::audit::{AuditColumns, AuditTask};
 use crate::artifact::paper::PaperNumber;
 use crate::artifact::{audit, paper};
 use crate::error::Result;
@@ -54,18 +54,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             audit::run_with(&entries(arguments, &columns)?, &columns)
         }
     };
-    let json = audit::json(&findings)?;
+    let (csv, json) = (audit::csv(&findings)?, audit::json(&findings)?);
     answer::show(Audited { findings }, Answer::Audit, |of| match arguments.format {
         Form::Text => print!("{}", audit::text(&of.findings)),
-        Form::Csv => print!("{}", audit::csv(&of.findings)),
+        Form::Csv => print!("{csv}"),
         Form::Json => println!("{json}"),
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the columns mean: as they are named, else as in the paper's tables.
-fn columns(arguments: &Arguments) -> Result<Columns> {
-    let mut columns = Columns::paper().clone();
+fn columns(arguments: &Arguments) -> Result<AuditColumns> {
+    let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {
         columns.tasks = arguments.tasks.iter().map(|text| AuditTask::parse(text)).collect::<Result<_>>()?;
     }
@@ -80,7 +80,7 @@ fn columns(arguments: &Arguments) -> Result<Columns> {
     Ok(columns)
 }
 
-fn entries(arguments: &Arguments, columns: &Columns) -> Result<Vec<PaperNumber>> {
+fn entries(arguments: &Arguments, columns: &AuditColumns) -> Result<Vec<PaperNumber>> {
     let tasks = columns.tasks.iter().map(|task| task.name.as_str()).filter(|_| !arguments.tasks.is_empty());
     let named = [&arguments.average, &arguments.text_average].into_iter().flatten().chain(&arguments.texts);
     let wanted: Vec<&str> = tasks.chain(named.map(String::as_str)).collect();

@@ -13,7 +13,7 @@ use super::home::{self, StoreArgs};
 use super::out;
 use super::units::bytes;
 use super::verbosity::Look;
-use crate::artifact::{self, Artifact, Seen};
+use crate::artifact::{self, Artifact, ExaminedInput};
 use crate::error::{Error, Result};
 use crate::files::{disk, parts, sha256};
 use crate::grid::{AxisChoice, Grid, InputList, Need};
@@ -147,8 +147,8 @@ fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
     };
     match artifact::examine(need, &around, &hash) {
         Err(error) => Thing::of(what, &error),
-        Ok(Seen { found, unpinned: None }) => Thing::new(Mark::Good, what, found, ""),
-        Ok(Seen { found, unpinned: Some(source) }) => {
+        Ok(ExaminedInput { found, unpinned: None }) => Thing::new(Mark::Good, what, found, ""),
+        Ok(ExaminedInput { found, unpinned: Some(source) }) => {
             let todo = format!("{source} is not pinned: `{} --lock` pins it", around.command());
             Thing::new(Mark::Note, what, found, todo)
         }

@@ -12,7 +12,7 @@ use super::answer::done::{Reported, shown};
 use super::answer::{self, Answer};
 use super::home;
 use super::units::bytes;
-use crate::artifact::claims::{self, CLAIMS, Judged};
+use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
 use crate::artifact::page::{CellNote, FindingRow, Page};
 use crate::artifact::{PagePart, ResultsFolder, contents, here, order};
 use crate::artifact::{audit, page, paper};
@@ -205,7 +205,7 @@ fn kept_bytes(folder: &Path) -> u64 {
 
 /// The claims about each artifact, as a file beside it.
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
-    let mut profiles: BTreeMap<String, Vec<Judged<'_>>> = BTreeMap::new();
+    let mut profiles: BTreeMap<String, Vec<JudgedClaim<'_>>> = BTreeMap::new();
     // Races have no numbers, and nothing is claimed of them.
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder) && has_numbers(folder)) {
         let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
@@ -302,7 +302,7 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 }
 
 /// Every claim, on the paper's numbers and on those of all artifacts of a profile that are made; none where none is.
-pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static>>> {
+pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judged_in(&current(results), profile)
 }
 

@@ -16,7 +16,7 @@ use crate::files::regular;
 use crate::hub;
 use crate::installed;
 use crate::stage;
-use crate::verify::{self, Check, FolderCheck, Request, Verification, Work};
+use crate::verify::{self, Check, FolderCheck, Verification, VerifyRequest, Work};
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -89,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let around = home::below(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|of| of.cache);
     let roots = arguments.inputs.iter().cloned().chain([current, around]).chain(installed::share()).chain(cache);
-    let request = Request {
+    let request = VerifyRequest {
         share: arguments.share,
         seed: arguments.seed,
         roots: roots.collect(),

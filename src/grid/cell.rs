@@ -39,7 +39,7 @@ impl fmt::Display for Calibration {
 }
 
 /// One variant of the grid. The dense backbone is the one without criterion, recovery and calibration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// A name in [`Grid::backbones`](super::Grid::backbones).
     pub backbone: String,

@@ -6,6 +6,7 @@ mod beside;
 mod canonical;
 mod shared;
 
+use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -80,6 +81,12 @@ impl ComputeId {
         let Self { name, dtype, device } = self;
         let (engine, device, dtype) = (name.parse().ok()?, device.parse().ok()?, dtype.parse().ok()?);
         Some(EngineRequest { engine: Some(engine), device: Some(device), dtype: Some(dtype) })
+    }
+}
+
+impl fmt::Display for ComputeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} on {}", self.name, self.dtype, self.device)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::metric::{Metric, MetricEntry};
 
 /// What is asked of every cell.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
+pub enum Question {
     Text(&'static MetricEntry, Perplexity),
     Task(&'static MetricEntry, TaskUse),
     /// Of a task or a group of tasks by definitions.
@@ -20,14 +20,14 @@ pub enum Asked {
     Besides(String),
 }
 
-impl Asked {
+impl Question {
     pub fn besides(metric: &Metric) -> Self {
         Self::Besides(metric.id.clone())
     }
 }
 
 /// The column's head: `ppl wikitext2-test@512`, `arc_easy`, `average`.
-impl fmt::Display for Asked {
+impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut of = |metric: &MetricEntry, item: &dyn fmt::Display| match metric.head {
             "" => item.fmt(f),
@@ -80,9 +80,15 @@ mod tests {
     #[test]
     fn two_ways_to_score_one_task_are_two_questions_and_the_metric_is_none() {
         let used = |bos| TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None };
-        assert_ne!(Asked::Task(&metric::TASK, used(Bos::Tokenizer)), Asked::Task(&metric::TASK, used(Bos::Never)));
-        assert_eq!(Asked::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
+        assert_ne!(
+            Question::Task(&metric::TASK, used(Bos::Tokenizer)),
+            Question::Task(&metric::TASK, used(Bos::Never))
+        );
+        assert_eq!(Question::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
         // A metric may be called as a task is.
-        assert_ne!(Asked::Task(&metric::TASK, used(Bos::Tokenizer)), Asked::besides(&metric::Metric::task("copa")));
+        assert_ne!(
+            Question::Task(&metric::TASK, used(Bos::Tokenizer)),
+            Question::besides(&metric::Metric::task("copa"))
+        );
     }
 }

@@ -87,7 +87,7 @@ impl Measured<Perplexity, TextExtent, Losses> {
 }
 
 /// A cell and what came of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
     /// What it is, whatever the grid calls it; none of a cell that was never planned.
@@ -144,25 +144,7 @@ pub struct MadeFrom {
 impl CellResult {
     /// A cell of which nothing is known but, perhaps, why. `layers` are those of the dense backbone.
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
-        Self {
-            cell,
-            identity: None,
-            layers,
-            removed: Vec::new(),
-            scores: Vec::new(),
-            selection_notes: Vec::new(),
-            boundaries: Vec::new(),
-            texts: Vec::new(),
-            tasks: Vec::new(),
-            definitions: Vec::new(),
-            prompts: Vec::new(),
-            training: Vec::new(),
-            seconds: 0.0,
-            failure,
-            missing: None,
-            made_from: Vec::new(),
-            inputs: BTreeSet::new(),
-        }
+        Self { cell, layers, failure, ..Self::default() }
     }
 
     pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {

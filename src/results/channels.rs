@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
+use polars::df;
+use polars::prelude::DataFrame;
 
 use super::cell_result::CellResult;
 use super::csv::failed;
@@ -37,14 +38,9 @@ fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
             errors.push(error);
         }
     }
-    let height = errors.len();
-    let columns = vec![
-        Series::new("cell".into(), vec![name.as_str(); height]).into_column(),
-        Series::new("boundary".into(), boundaries).into_column(),
-        Series::new("channel".into(), channels).into_column(),
-        Series::new("error".into(), errors).into_column(),
-    ];
-    DataFrame::new(height, columns).map_err(|error| failed(&error))
+    let cells = vec![name.as_str(); errors.len()];
+    df!("cell" => cells, "boundary" => boundaries, "channel" => channels, "error" => errors)
+        .map_err(|error| failed(&error))
 }
 
 #[cfg(test)]

@@ -11,9 +11,8 @@ use super::cell_result::{CellResult, Measured, TaskScores};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::outcome::GridOutcome;
 use super::record::{Condition, DENSE, Record};
-use super::{Asked, Factors, Protocol, factors, stem};
+use super::{Factors, Protocol, Question, factors, stem};
 use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
-use crate::identity::MeasureId;
 use crate::metric::{ENTRIES, Metric, MetricEntry, Of, RepairSample, Shown, TaskSample, TextSample};
 use crate::recovery::{self, RepairMetrics};
 use crate::stage::scores::scale;
@@ -48,12 +47,12 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.latencies();
         for (metric, value) in repairs(result, reference(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
-            numbers.push(metric, None, &Measures::default(), value, None);
+            numbers.push(metric, None, &numbers.setup.clone(), value, None);
         }
         CellSummary { numbers: numbers.all, ..summary }
     };
     let cells = outcome.cells.iter().map(cell).collect();
-    Results::new(cells, columns)
+    Results { cells, protocols: columns }
 }
 
 fn summary(result: &CellResult) -> CellSummary {
@@ -90,15 +89,6 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
     })
 }
 
-/// What is scored or timed, and how: of a mean, each part.
-#[derive(Default)]
-struct Measures {
-    /// As [`Setup`] has them.
-    scored: Vec<Protocol>,
-    measure: Factors,
-    measures: Vec<Arc<MeasureId>>,
-}
-
 /// The numbers of a cell.
 struct Numbers<'a> {
     grid: &'a Grid,
@@ -111,20 +101,24 @@ struct Numbers<'a> {
 }
 
 impl Numbers<'_> {
+    /// The setup of what was measured once: a mean has all of its parts.
+    fn setup<E, S, A>(&self, of: Option<&Measured<A, E, S>>, measure: Factors, scored: Option<Protocol>) -> Setup {
+        let measures = of.map(|of| Arc::clone(&of.measure)).into_iter().collect();
+        Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
+    }
+
     /// Without `asked` it is of what stands in no table of a run.
     fn push(
         &mut self,
         metric: Metric,
-        asked: Option<Asked>,
-        of: &Measures,
+        asked: Option<Question>,
+        setup: &Setup,
         estimate: Option<Measure>,
         sample: Option<Sample>,
     ) {
-        let Measures { scored, measure, measures } = of;
-        let (scored, measure, measures) = (scored.clone(), measure.clone(), measures.clone());
         self.all.push(Arc::new(Measurement {
             cell: self.result.cell.to_string(),
-            asked: asked.unwrap_or_else(|| Asked::besides(&metric)),
+            asked: asked.unwrap_or_else(|| Question::besides(&metric)),
             record: Record {
                 condition: self.condition.clone(),
                 metric: metric.id.clone(),
@@ -132,7 +126,7 @@ impl Numbers<'_> {
                 error: estimate.and_then(|of| of.stderr),
             },
             metric,
-            setup: Setup { scored, measure, measures, ..self.setup.clone() },
+            setup: setup.clone(),
             sample: sample.unwrap_or(Sample::None),
             failure: self.result.failure.clone(),
         }));
@@ -140,22 +134,18 @@ impl Numbers<'_> {
 
     fn texts(&mut self, shown: &[&'static MetricEntry]) {
         let (grid, outcome, result) = (self.grid, self.outcome, self.result);
-        let (mut samples, mut all) = (Vec::new(), Measures::default());
+        let (mut samples, mut all) = (Vec::new(), self.setup.clone());
         for text in &grid.evaluate.perplexity {
             let limit = grid.corpora.get(&text.corpus).and_then(|corpus| corpus.limit);
             let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
             let measured = result.text(text);
             let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
-            let own = Measures {
-                measure: factors::below(&protocol.measures().id, &settings),
-                scored: vec![protocol],
-                measures: measured.map(|of| Arc::clone(&of.measure)).into_iter().collect(),
-            };
+            let own = self.setup(measured, factors::below(&protocol.measures().id, &settings), Some(protocol));
             let of = measured.and_then(Measured::windows);
             for entry in shown {
                 let Of::Text(estimate) = entry.of else { continue };
                 let items = of.filter(|_| entry.test.is_some()).map(|of| Sample::Losses(of.losses.windows.clone()));
-                let asked = Asked::Text(entry, text.clone());
+                let asked = Question::Text(entry, text.clone());
                 self.push(entry.on(stem(&text.corpus)), Some(asked), &own, of.as_ref().and_then(estimate), items);
             }
             all.measure.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
@@ -175,23 +165,20 @@ impl Numbers<'_> {
 
     fn tasks(&mut self, shown: &[&'static MetricEntry]) {
         let (grid, outcome, result) = (self.grid, self.outcome, self.result);
-        let (mut samples, mut all) = (Vec::new(), Measures::default());
+        let (mut samples, mut all) = (Vec::new(), self.setup.clone());
         let right = |of: &TaskSample<'_>| -> Vec<bool> {
             of.answers.documents().map(|document| document.right(of.result.task.column)).collect()
         };
         for used in &grid.evaluate.tasks {
             let measured = result.task(used);
-            let own = Measures {
-                measure: factors::below(&used.name, used),
-                scored: outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect(),
-                measures: measured.map(|of| Arc::clone(&of.measure)).into_iter().collect(),
-            };
+            let protocol = outcome.task(used).map(|of| Protocol::task(grid, used, of));
+            let own = self.setup(measured, factors::below(&used.name, used), protocol);
             let scores = measured.and_then(|of| of.sample.as_ref());
             let of = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers });
             for entry in shown {
                 let Of::Task(estimate) = entry.of else { continue };
                 let items = of.as_ref().filter(|_| entry.test.is_some()).map(|of| Sample::Right(right(of)));
-                let asked = Asked::Task(entry, used.clone());
+                let asked = Question::Task(entry, used.clone());
                 self.push(entry.on(&used.name), Some(asked), &own, of.as_ref().and_then(estimate), items);
             }
             all.measure.extend(factors::below(&used.to_string(), used));
@@ -208,7 +195,7 @@ impl Numbers<'_> {
             let items = samples.as_ref().filter(|_| metric.test.is_some());
             let items = items.map(|all| Sample::Tasks(all.iter().map(right).collect()));
             let estimate = samples.as_deref().and_then(estimate);
-            self.push(metric.metric(), Some(Asked::Tasks(metric)), &all, estimate, items);
+            self.push(metric.metric(), Some(Question::Tasks(metric)), &all, estimate, items);
         }
     }
 
@@ -260,7 +247,7 @@ impl Numbers<'_> {
                 let aggregation = metrics.iter().find(|of| of.kind.name() == *name)?.aggregation;
                 Some(Sample::Losses(aggregation.losses(&judged?.items)?.0))
             };
-            let own = Measures { scored: vec![protocol.clone()], measure, measures };
+            let own = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
             let sample = bits.map(Sample::Right).or_else(losses);
             self.push(metric, Some(protocol.asked()), &own, value, sample);
         }
@@ -278,11 +265,7 @@ impl Numbers<'_> {
                     Of::Decode(estimate) => of.and_then(|of| estimate(of.decode.as_ref()?)),
                     _ => continue,
                 };
-                let own = Measures {
-                    scored: vec![protocol],
-                    measure: factors::below(metric.family(), prompt),
-                    measures: measured.map(|of| Arc::clone(&of.measure)).into_iter().collect(),
-                };
+                let own = self.setup(measured, factors::below(metric.family(), prompt), Some(protocol));
                 let sample = of.filter(|of| of.times.is_none()).map(|_| Sample::OutOfMemory);
                 self.push(metric, Some(asked), &own, estimate, sample);
             }

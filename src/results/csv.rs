@@ -32,6 +32,21 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     })
 }
 
+/// Records as CSV, where a field is quoted that has to be.
+///
+/// # Errors
+/// Records that have not all the same number of fields.
+pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
+    let failed = |error: String| Error::job("the results make no table").found(error);
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    records
+        .into_iter()
+        .try_for_each(|record| writer.write_record(record))
+        .map_err(|error| failed(error.to_string()))?;
+    let bytes = writer.into_inner().map_err(|error| failed(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// A value as it stands between two commas.
 struct Field<'a>(AnyValue<'a>);
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::stored::StoredEngine;
 use crate::error::Result;
 use crate::grid::Grid;
+use crate::identity::ComputeId;
 use crate::model::EngineRequest;
 
 /// Which command made the results.
@@ -30,7 +30,7 @@ pub struct RunDescription {
     /// What was set from outside, by key.
     pub overrides: Vec<String>,
     /// What runs each backbone.
-    pub engines: BTreeMap<String, StoredEngine>,
+    pub engines: BTreeMap<String, ComputeId>,
     /// In a few words, how that differs from the file as it stands and as this machine runs it; empty where it does not.
     pub differs: Vec<String>,
 }
@@ -48,7 +48,7 @@ impl RunDescription {
         overrides: &[String],
         asked: EngineRequest,
     ) -> Result<Self> {
-        let choose = |asked: EngineRequest| -> Result<BTreeMap<String, StoredEngine>> {
+        let choose = |asked: EngineRequest| -> Result<BTreeMap<String, ComputeId>> {
             let chosen = grid.backbones.iter();
             chosen.map(|(name, of)| Ok((name.clone(), asked.choose(&of.path)?.id().into()))).collect()
         };
@@ -68,7 +68,7 @@ impl RunDescription {
 
     /// Whether results of the other one may take the place of this one's. The file may have got other backbones since.
     pub fn is_same(&self, other: &Self) -> bool {
-        let alike = |(name, engine): (&String, &StoredEngine)| other.engines.get(name).is_none_or(|of| of == engine);
+        let alike = |(name, engine): (&String, &ComputeId)| other.engines.get(name).is_none_or(|of| of == engine);
         let named = |of: &Self| (of.name.clone(), of.profile.clone(), of.by, of.overrides.clone());
         named(self) == named(other) && self.engines.iter().all(alike)
     }
@@ -92,8 +92,8 @@ fn key(setting: &str) -> &str {
 }
 
 /// `cpu-bf16`, `candle-f16-cuda`.
-fn words(engines: &BTreeMap<String, StoredEngine>) -> String {
-    let word = |of: &StoredEngine| match of.device == of.name || of.device == "cpu" {
+fn words(engines: &BTreeMap<String, ComputeId>) -> String {
+    let word = |of: &ComputeId| match of.device == of.name || of.device == "cpu" {
         true => format!("{}-{}", of.name, of.dtype),
         false => format!("{}-{}-{}", of.name, of.dtype, of.device),
     };
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn of(overrides: &[&str], engines: &[(&str, &str)]) -> RunDescription {
-        let engine = |dtype: &str| StoredEngine { name: "cpu".into(), dtype: dtype.into(), device: "cpu".into() };
+        let engine = |dtype: &str| ComputeId { name: "cpu".into(), dtype: dtype.into(), device: "cpu".into() };
         RunDescription {
             name: "grid".into(),
             profile: None,

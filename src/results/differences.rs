@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::paired::{self, Paired};
-use super::pairing::{Pair, pairing};
+use super::pairing::{NumberPair, pairing};
 use super::record::Record;
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
@@ -126,7 +126,7 @@ impl Differences {
         let identified = first.identified() && second.identified();
         let pairing = pairing(&renamed, first, second);
         let (mut values, mut aside) = (Vec::new(), BTreeSet::new());
-        for Pair { first: at, second: other, differences } in &pairing.pairs {
+        for NumberPair { first: at, second: other, differences } in &pairing.pairs {
             // Engines and backbones are told by name.
             let told = differences.iter().filter(|of| !of.aspect.is_of("engine") && !of.aspect.is_of("model"));
             aside.extend(told.cloned());
@@ -145,11 +145,11 @@ impl Differences {
             let second = other.record.clone();
             values.push(ValueDifference { first: record, second, cell, column, beyond, same_items, paired });
         }
-        let of_first = |places: &[usize]| places.iter().map(|&at| unpaired(&first.numbers[at])).collect::<Vec<_>>();
-        let of_second = |places: &[usize]| places.iter().map(|&at| unpaired(&second.numbers[at])).collect::<Vec<_>>();
+        let all =
+            |run: &StoredResults, at: &[usize]| at.iter().map(|&at| unpaired(&run.numbers[at])).collect::<Vec<_>>();
         let coinciding = pairing.coinciding.into_iter().map(|of| CoincidingNumbers {
-            first: of_first(&of.first),
-            second: of_second(&of.second),
+            first: all(first, &of.first),
+            second: all(second, &of.second),
             settings: of.settings,
         });
         Ok(Self {
@@ -162,8 +162,8 @@ impl Differences {
             aside: aside.into_iter().map(SettingDifference::from).collect(),
             compared: pairing.pairs.len(),
             values,
-            only_first: of_first(&pairing.only_first),
-            only_second: of_second(&pairing.only_second),
+            only_first: all(first, &pairing.only_first),
+            only_second: all(second, &pairing.only_second),
             coinciding: coinciding.collect(),
         })
     }

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::super::Factors;
 use super::super::record::Condition;
-use super::super::stored::StoredEngine;
 use super::*;
+use crate::identity::ComputeId;
 use crate::identity::{Identity, MeasureId};
 
 fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber {
@@ -215,7 +215,7 @@ fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_ty
         (differences.engines, differences.values.iter().map(|of| of.beyond).collect::<Vec<_>>())
     };
     assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "what says nothing ran on the CPU");
-    let candle = StoredEngine { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
+    let candle = ComputeId { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
     two.engines.insert("llama".into(), candle.clone());
     let mut two = with(two, |of| of["engine"] = json!(candle));
     let (engines, values) = beyond(&one, &two);

@@ -1,16 +1,16 @@
 //! Every choice of every document of every cell, as one Parquet file; and each cell's accuracies for other tools.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
+use polars::df;
+use polars::prelude::DataFrame;
 
 use super::csv::failed;
+use super::file::put;
 use super::parquet::write_parts;
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
-use crate::tasks::{Answered, DocumentResult};
+use crate::tasks::{Answered, ChoiceResult, DocumentResult};
 
 /// A results folder's answers.
 pub const DOCUMENTS: &str = "documents.parquet";
@@ -20,56 +20,46 @@ pub const LM_EVAL: &str = "lm_eval";
 
 /// The documents of one cell on one task.
 #[derive(Debug, Clone, Copy)]
-pub struct Answers<'a> {
+pub struct CellAnswers<'a> {
     pub cell: &'a str,
     pub task: &'a str,
     pub answers: &'a Answered,
 }
-
-/// The columns that a choice has of its own.
-type Numbers<'a> = (&'a str, &'a dyn Fn(&crate::tasks::ChoiceResult) -> u64);
 
 /// Writes `documents.parquet` into `dir`: one row for each choice, in order, so that any metric can be derived later. Only
 /// one cell's rows are made at a time; `answers` of a cell stand together.
 ///
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
-pub fn write_documents(dir: &Path, answers: &[Answers<'_>]) -> Result<PathBuf> {
+pub fn write_documents(dir: &Path, answers: &[CellAnswers<'_>]) -> Result<PathBuf> {
     let path = dir.join(DOCUMENTS);
     write_parts(&path, &frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(frame))?;
     Ok(path)
 }
 
-fn frame(answers: &[Answers<'_>]) -> Result<DataFrame> {
-    let judged: Vec<(&Answers<'_>, DocumentResult)> =
+fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
+    let judged: Vec<(&CellAnswers<'_>, DocumentResult)> =
         answers.iter().flat_map(|of| of.answers.documents().map(move |document| (of, document))).collect();
     let choices = || {
         judged.iter().flat_map(|(of, document)| {
             document.choices.iter().enumerate().map(move |(index, choice)| (of, document, index, choice))
         })
     };
-    let numbers: [Numbers<'_>; 4] = [
-        ("characters", &|choice| choice.characters as u64),
-        ("bytes", &|choice| choice.bytes as u64),
-        ("tokens", &|choice| choice.tokens as u64),
-        ("truncated_left", &|choice| choice.truncated_left as u64),
-    ];
-    let mut columns = vec![
-        Series::new("cell".into(), choices().map(|(of, ..)| of.cell).collect::<Vec<_>>()).into_column(),
-        Series::new("task".into(), choices().map(|(of, ..)| of.task).collect::<Vec<_>>()).into_column(),
-        Series::new("document".into(), choices().map(|(_, document, ..)| document.id as u64).collect::<Vec<_>>())
-            .into_column(),
-        Series::new("gold".into(), choices().map(|(_, document, ..)| document.gold).collect::<Vec<_>>()).into_column(),
-        Series::new("choice".into(), choices().map(|(.., index, _)| index as u64).collect::<Vec<_>>()).into_column(),
-        Series::new("log_likelihood".into(), choices().map(|(.., choice)| choice.log_likelihood).collect::<Vec<_>>())
-            .into_column(),
-        Series::new("greedy".into(), choices().map(|(.., choice)| choice.greedy).collect::<Vec<_>>()).into_column(),
-    ];
-    for (name, number) in numbers {
-        let values: Vec<u64> = choices().map(|(.., choice)| number(choice)).collect();
-        columns.push(Series::new(name.into(), values).into_column());
-    }
-    DataFrame::new(choices().count(), columns).map_err(|error| failed(&error))
+    let counts = |of: fn(&ChoiceResult) -> usize| choices().map(|(.., choice)| of(choice) as u64).collect::<Vec<_>>();
+    df!(
+        "cell" => choices().map(|(of, ..)| of.cell).collect::<Vec<_>>(),
+        "task" => choices().map(|(of, ..)| of.task).collect::<Vec<_>>(),
+        "document" => choices().map(|(_, document, ..)| document.id as u64).collect::<Vec<_>>(),
+        "gold" => choices().map(|(_, document, ..)| document.gold).collect::<Vec<_>>(),
+        "choice" => choices().map(|(.., index, _)| index as u64).collect::<Vec<_>>(),
+        "log_likelihood" => choices().map(|(.., choice)| choice.log_likelihood).collect::<Vec<_>>(),
+        "greedy" => choices().map(|(.., choice)| choice.greedy).collect::<Vec<_>>(),
+        "characters" => counts(|choice| choice.characters),
+        "bytes" => counts(|choice| choice.bytes),
+        "tokens" => counts(|choice| choice.tokens),
+        "truncated_left" => counts(|choice| choice.truncated_left),
+    )
+    .map_err(|error| failed(&error))
 }
 
 /// Writes results files in the layout of lm-evaluation-harness, named after their cells, into `dir/lm_eval`; the folder.
@@ -84,10 +74,9 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
         let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
         // No name of a cell ends so.
         let more = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
-        let path = folder.join(format!("{cell}{more}.json"));
         let text = serde_json::to_vec_pretty(results)
             .map_err(|error| Error::job("the results have no JSON form").at(*cell).found(error.to_string()))?;
-        write_atomically(&path, |file| file.write_all(&text).map_err(|error| Error::io("write", &path, &error)))?;
+        put(&folder.join(format!("{cell}{more}.json")), &text)?;
     }
     Ok(folder)
 }
@@ -123,7 +112,7 @@ mod tests {
     fn answers_are_written_cell_by_cell_and_read_back_as_one_table_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let (many, few, none) = (answers(300, 1), answers(20, 2), answers(1, 2));
-        let of = |cell, task, answers| Answers { cell, task, answers };
+        let of = |cell, task, answers| CellAnswers { cell, task, answers };
         let all = [of("a", "copa", &many), of("a", "rte", &few), of("none", "copa", &none), of("b", "copa", &many)];
         let path = write_documents(folder.path(), &all).unwrap();
         let mut reader = ParquetReader::new(File::open(&path).unwrap());

@@ -21,32 +21,32 @@ pub(super) struct DrawnErrors<'a> {
     store: &'a Store,
     /// None where the store remembers nothing.
     place: Option<PathBuf>,
-    known: RefCell<Known>,
+    known: RefCell<KnownErrors>,
     /// Whether something was drawn since.
     drawn: Cell<bool>,
 }
 
 /// The bits of each error, by the hash of what it was drawn from: JSON has no NaN.
-type Known = BTreeMap<String, u64>;
+type KnownErrors = BTreeMap<String, u64>;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Remembered {
-    errors: Known,
+struct RememberedErrors {
+    errors: KnownErrors,
     /// Of what stands before.
     check: String,
 }
 
-impl Remembered {
-    fn of(errors: Known) -> Self {
+impl RememberedErrors {
+    fn of(errors: KnownErrors) -> Self {
         let check = sha256::of_bytes(json!(errors).to_string());
         Self { errors, check }
     }
 }
 
-fn read(store: &Store, place: &Path) -> Known {
-    let found = store.file(place).and_then(|text| serde_json::from_slice::<Remembered>(&text).ok());
-    let whole = found.map(|of| (of.check, Remembered::of(of.errors))).filter(|(check, of)| *check == of.check);
+fn read(store: &Store, place: &Path) -> KnownErrors {
+    let found = store.file(place).and_then(|text| serde_json::from_slice::<RememberedErrors>(&text).ok());
+    let whole = found.map(|of| (of.check, RememberedErrors::of(of.errors))).filter(|(check, of)| *check == of.check);
     whole.map(|(_, of)| of.errors).unwrap_or_default()
 }
 
@@ -85,7 +85,7 @@ impl<'a> DrawnErrors<'a> {
         // Another process may have drawn others meanwhile.
         let mut errors = read(self.store, place);
         errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
-        if let Ok(text) = serde_json::to_vec(&Remembered::of(errors)) {
+        if let Ok(text) = serde_json::to_vec(&RememberedErrors::of(errors)) {
             self.store.put_file(place, &text).ok();
         }
     }
@@ -112,7 +112,7 @@ mod tests {
         let mut known = read(&store, &place);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
         known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
-        let text = serde_json::to_string(&Remembered::of(known)).unwrap();
+        let text = serde_json::to_string(&RememberedErrors::of(known)).unwrap();
         std::fs::write(&place, &text).unwrap();
         let again = DrawnErrors::of(&store, &key);
         assert_eq!(again.error(of, &sound).unwrap(), Some(7.5));

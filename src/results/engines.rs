@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::capital;
 use crate::model::{CPU, EngineId};
 
 /// A sentence for each engine but the CPU's own in f32, with the backbones that it ran.
@@ -17,12 +18,7 @@ pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
 pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
     let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     rounded.iter().for_each(|(backbone, told)| ways.entry(told).or_default().push(backbone));
-    let told = |(told, backbones): (&str, Vec<&str>)| {
-        let mut letters = told.chars();
-        let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
-        format!("{first}{} ({}).", letters.as_str(), backbones.join(", "))
-    };
-    ways.into_iter().map(told).collect()
+    ways.into_iter().map(|(told, backbones)| format!("{} ({}).", capital(told), backbones.join(", "))).collect()
 }
 
 #[cfg(test)]

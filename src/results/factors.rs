@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::distinct;
 use crate::grid::{Calibration, Cell};
 use crate::{criterion, recovery};
 
@@ -135,8 +136,19 @@ pub fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// What each of several rows is to be called besides what they have in common; nothing where they are all alike.
-pub fn told_apart(rows: &[&Factors]) -> Vec<String> {
+/// What each of several rows is to be called besides, where others are called as it is; nothing where all of these are alike.
+pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Factors]) -> Vec<String> {
+    let mut words = vec![String::new(); called.len()];
+    for name in distinct(called) {
+        let alike: Vec<usize> = (0..called.len()).filter(|&at| called[at] == name).collect();
+        let told = told_apart(&alike.iter().map(|&at| rows[at]).collect::<Vec<_>>());
+        alike.into_iter().zip(told).for_each(|(at, told)| words[at] = told);
+    }
+    words
+}
+
+/// What tells each of several rows from the others.
+fn told_apart(rows: &[&Factors]) -> Vec<String> {
     let names = fewest(rows);
     let said = |row: &&Factors| {
         let words = names.iter().filter_map(|name| Some(words(name, row.get(*name)?)));

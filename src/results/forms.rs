@@ -2,16 +2,14 @@
 //! the schema of Every Eval Ever.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::{CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores};
+use super::{CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::metric::{Direction, ENTRIES, Metric, Of, PERPLEXITY, TEXT, Unit};
 
@@ -46,9 +44,7 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
             let Some(text) = text else { continue };
             let folder = dir.join(folder);
             fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
-            let path = folder.join(format!("{cell}.{ending}"));
-            let failed = |error: std::io::Error| Error::io("write", &path, &error);
-            write_atomically(&path, |file| file.write_all(text.as_bytes()).map_err(failed))?;
+            put(&folder.join(format!("{cell}.{ending}")), text.as_bytes())?;
             if !written.contains(&folder) {
                 written.push(folder);
             }
@@ -60,6 +56,12 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
 /// A cell as a record of Every Eval Ever; none without a score. Accuracies are proportions there.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
+    let evaluated = |id: &str, name: &str, source: Value, metric: Value, score: Value| {
+        json!({
+            "evaluation_result_id": id, "evaluation_name": name, "source_data": source, "metric_config": metric,
+            "score_details": score,
+        })
+    };
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
     let texts = asked.filter_map(|(metric, of)| {
@@ -77,10 +79,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
         let data = data(&of.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
         let id = format!("{}_{of}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
         let score = json!({"score": estimate(&sample)?.value});
-        Some(json!({
-            "evaluation_result_id": id, "evaluation_name": of.to_string(), "source_data": data,
-            "metric_config": config, "score_details": score,
-        }))
+        Some(evaluated(&id, &of.to_string(), data, config, score))
     });
     let tasks = result.scored().map(|scores| {
         let TaskScores { label, result: of, .. } = scores;
@@ -90,29 +89,19 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "metric_id": metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy", "metric_unit": "proportion",
             "lower_is_better": false, "score_type": "continuous", "min_score": 0.0, "max_score": 1.0,
         });
-        let (measure, mut score) = (of.column(), json!({"score": of.column().value}));
-        if let Some(error) = measure.stderr {
-            score["uncertainty"] = json!({
-                "standard_error": {"value": error, "method": "analytic"}, "num_samples": of.effective,
-            });
-        }
         let details = json!({
             "documents_of_the_split": of.original.to_string(), "documents_scored": of.effective.to_string(),
             "task_version": of.task.version.to_string(),
         });
-        score["details"] = details;
-        json!({
-            "evaluation_result_id": label, "evaluation_name": of.task.name,
-            "source_data": data(of.task.name, source, generated, Some(of.effective)),
-            "metric_config": config, "score_details": score,
-        })
+        let score = score(of.column().value, of.column().stderr, "analytic", of.effective, &details);
+        evaluated(label, of.task.name, data(of.task.name, source, generated, Some(of.effective)), config, score)
     });
     let defined = grid.evaluate.definitions.iter().flat_map(|used| {
         let of = &grid.definitions[&used.name];
         let scores = result.defined(used).and_then(|of| of.sample.as_ref());
         let judged = scores.into_iter().flat_map(|scores| scores.scores.iter().map(move |judged| (scores, judged)));
         judged.map(move |(scores, judged)| {
-            let Score { metric, filter, score, error, .. } = &judged.score;
+            let Score { metric, filter, score: value, error, .. } = &judged.score;
             let shown = Metric::defined(&scores.label, metric, filter);
             let share = shown.unit == Unit::Percent;
             let config = json!({
@@ -121,21 +110,14 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
                 "min_score": if metric == "mcc" { json!(-1.0) } else { json!(0.0) },
                 "max_score": if share || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
             });
-            let mut value = json!({"score": score});
-            if let Some(error) = error.filter(|error| error.is_finite()) {
-                value["uncertainty"] = json!({
-                    "standard_error": {"value": error, "method": "bootstrap"}, "num_samples": scores.effective,
-                });
-            }
-            value["details"] = json!({
+            let details = json!({
                 "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
                 "task_version": of.definition.version, "shots": of.definition.shots(used.how.shots).to_string(),
             });
-            json!({
-                "evaluation_result_id": shown.id, "evaluation_name": used.name,
-                "source_data": data(&used.name, hub(of.hub.as_ref()), of.generated, Some(scores.effective)),
-                "metric_config": config, "score_details": value,
-            })
+            let error = error.filter(|error| error.is_finite());
+            let score = score(*value, error, "bootstrap", scores.effective, &details);
+            let data = data(&used.name, hub(of.hub.as_ref()), of.generated, Some(scores.effective));
+            evaluated(&shown.id, &used.name, data, config, score)
         })
     });
     let results: Vec<Value> = tasks.chain(defined).chain(texts).collect();
@@ -170,6 +152,15 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "evaluation_results": results,
         })
     })
+}
+
+/// A score of so many items, as that schema has it; `method` says where its error comes from.
+fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
+    let mut score = json!({"score": value, "details": details});
+    if let Some(error) = error {
+        score["uncertainty"] = json!({"standard_error": {"value": error, "method": method}, "num_samples": items});
+    }
+    score
 }
 
 /// Where documents come from, as that schema has it.

@@ -5,21 +5,12 @@ use std::sync::Arc;
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::comparison::PaperComparison;
 use super::csv::{failed, unwritten, write_csv};
 use super::measurement::{Measurement, Sample};
-use super::paired::Paired;
 use super::protocol_line::protocol_line;
-use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Row, Table};
+use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Table, TableRow};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
-
-/// Who made a table.
-#[derive(Debug, Clone, Copy)]
-pub struct Origin<'a> {
-    pub artifact: &'a str,
-    pub profile: &'a str,
-}
 
 /// Writes `NAME.csv` and `NAME.parquet` into `dir`, each whole or not at all; their paths.
 ///
@@ -39,44 +30,31 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
 /// # Errors
 /// Two columns of one name.
 pub fn run_frame(table: &Table) -> Result<DataFrame> {
-    let beside = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String]| -> Vec<Column> {
-        let column = |(at, lead): (usize, &Lead)| {
-            let texts = table.rows.iter().map(|row| Some(cells(row)[at].clone()).filter(|text| !text.is_empty()));
+    let beside = |leads: &[Lead], cells: &dyn Fn(&TableRow) -> &[String]| -> Vec<Column> {
+        let of = |(at, lead): (usize, &Lead)| {
+            let texts = table.rows.iter().map(|row| Some(cells(row)[at].as_str()).filter(|text| !text.is_empty()));
             match lead.count {
-                true => {
-                    let counts = texts.map(|text| text?.parse::<u64>().ok()).collect::<Vec<_>>();
-                    Series::new(lead.head.as_str().into(), counts).into_column()
-                }
-                false => Series::new(lead.head.as_str().into(), texts.collect::<Vec<_>>()).into_column(),
+                true => column(&lead.head, texts.map(|text| text?.parse::<u64>().ok())),
+                false => column(&lead.head, texts),
             }
         };
-        leads
-            .iter()
-            .enumerate()
-            .filter(|(_, lead)| matches!(lead.place, LeadPlace::Everywhere | LeadPlace::Data))
-            .map(column)
-            .collect()
+        leads.iter().enumerate().filter(|(_, lead)| lead.place != LeadPlace::Terminal).map(of).collect()
     };
-    let numbers = |at: usize, name: String, of: fn(&Measurement) -> Option<f64>| {
-        let values = table.rows.iter().map(|row| of(&row.cells[at].as_ref()?.of)).collect::<Vec<_>>();
-        Series::new(name.into(), values).into_column()
+    let numbers = |at: usize, name: &str, of: fn(&Measurement) -> Option<f64>| {
+        column(name, table.rows.iter().map(|row| of(&row.cells[at].as_ref()?.of)))
     };
     let mut columns = beside(&table.lead, &|row| &row.lead);
-    for (at, column) in table.columns.iter().enumerate() {
-        columns.push(numbers(at, column.head.clone(), |of| of.record.value));
-    }
+    let errors = |at: usize, head: &str| numbers(at, &format!("{head} ±"), |of| of.record.error);
+    let measured = || table.columns.iter().map(|column| (&column.head, column.metric.has_error)).enumerate();
+    columns.extend(measured().map(|(at, (head, _))| numbers(at, head, |of| of.record.value)));
     // After all values, so that these stand side by side.
-    for (at, column) in table.columns.iter().enumerate().filter(|(_, column)| column.has_error) {
-        columns.push(numbers(at, format!("{} ±", column.head), |of| of.record.error));
-    }
-    for (at, column) in table.columns.iter().enumerate() {
-        let counts = table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64)).collect::<Vec<_>>();
-        if counts.iter().any(Option::is_some) {
+    columns.extend(measured().filter(|(_, (_, has_error))| *has_error).map(|(at, (head, _))| errors(at, head)));
+    for (at, (head, has_error)) in measured() {
+        let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64));
+        if counts().any(|count| count.is_some()) {
             // A mean over seeds has their deviation, whatever one number's error is.
-            if !column.has_error {
-                columns.push(numbers(at, format!("{} ±", column.head), |of| of.record.error));
-            }
-            columns.push(Series::new(format!("{} n", column.head).into(), counts).into_column());
+            columns.extend((!has_error).then(|| errors(at, head)));
+            columns.push(column(&format!("{head} n"), counts()));
         }
     }
     columns.extend(beside(&table.tail, &|row| &row.tail));
@@ -88,56 +66,52 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
 ///
 /// # Errors
 /// When polars cannot make the columns.
-pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
-    let mut rows: Vec<(&PrintedNumber, &Measurement)> = Vec::new();
+pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
+    let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.shown() {
-        if rows.iter().all(|(known, _)| !Arc::ptr_eq(&known.of, &shown.of)) {
-            rows.push((shown, &*shown.of));
+        if rows.iter().all(|known| !Arc::ptr_eq(&known.of, &shown.of)) {
+            rows.push(shown);
         }
     }
-    let text = |name: &str, of: &dyn Fn(&PrintedNumber, &Measurement) -> Option<String>| {
-        texts(name, rows.iter().map(|(shown, number)| of(shown, number)))
+    let numbers: Vec<&Measurement> = rows.iter().map(|shown| &*shown.of).collect();
+    let status = |number: &&Measurement| match (&number.failure, &number.sample) {
+        (Some(reason), _) => format!("failed: {reason}"),
+        (None, Sample::OutOfMemory) => OUT_OF_MEMORY.to_owned(),
+        (None, _) if number.record.value.is_none() => "no value".to_owned(),
+        (None, _) => "ok".to_owned(),
     };
-    let real =
-        |name: &str, of: &dyn Fn(&PrintedNumber) -> Option<f64>| reals(name, rows.iter().map(|(shown, _)| of(shown)));
-    let paired =
-        |of: fn(&Paired) -> String| move |shown: &PrintedNumber, _: &Measurement| shown.paired.as_ref().map(of);
-    let mut columns = described(origin, &rows.iter().map(|(_, number)| *number).collect::<Vec<_>>());
+    let cell = |number: &&Measurement| match &number.sample {
+        Sample::Seeds(seeds) => seeds.iter().map(|of| of.cell.as_str()).collect::<Vec<_>>().join("; "),
+        _ => number.cell.clone(),
+    };
+    let rank = |shown: &&PrintedNumber| match (shown.best, shown.second) {
+        (true, _) => Some("best"),
+        (_, true) => Some("second"),
+        _ => None,
+    };
+    let besides = || rows.iter().map(|shown| shown.beside.as_ref());
+    let pairs = || rows.iter().map(|shown| shown.paired.as_ref());
+    let mut columns = described(artifact, profile, &numbers);
     columns.extend([
-        text("rank", &|shown, _| {
-            let rank = if shown.best { "best" } else { "second" };
-            (shown.best || shown.second).then(|| rank.to_owned())
-        }),
-        real("paper", &|shown| shown.beside.as_ref().map(|beside| beside.paper)),
-        real("difference", &|shown| shown.beside.as_ref().and_then(|beside| beside.difference)),
-        real("tolerance", &|shown| shown.beside.as_ref().map(|beside| beside.tolerance)),
-        text("verdict", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::word)),
-        text("other_protocol", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::other_protocol)),
-        text("test", &paired(|of| of.test.to_owned())),
-        text("against", &paired(|of| of.against.clone())),
-        real("effect", &|shown| shown.paired.as_ref().map(|of| of.difference)),
-        real("p", &|shown| shown.paired.as_ref().map(|of| of.p)),
-        text("status", &|_, number| {
-            Some(match (&number.failure, &number.sample) {
-                (Some(reason), _) => format!("failed: {reason}"),
-                (None, Sample::OutOfMemory) => OUT_OF_MEMORY.to_owned(),
-                (None, _) if number.record.value.is_none() => "no value".to_owned(),
-                (None, _) => "ok".to_owned(),
-            })
-        }),
-        text("protocol", &|_, number| Some(protocol_line(origin.profile, std::iter::once(number)))),
-        text("cell", &|_, number| {
-            Some(match &number.sample {
-                Sample::Seeds(seeds) => seeds.iter().map(|of| of.cell.as_str()).collect::<Vec<_>>().join("; "),
-                _ => number.cell.clone(),
-            })
-        }),
+        column("rank", rows.iter().map(rank)),
+        column("paper", besides().map(|of| Some(of?.paper))),
+        column("difference", besides().map(|of| of?.difference)),
+        column("tolerance", besides().map(|of| Some(of?.tolerance))),
+        column("verdict", besides().map(|of| of?.word())),
+        column("other_protocol", besides().map(|of| of?.other_protocol())),
+        column("test", pairs().map(|of| Some(of?.test))),
+        column("against", pairs().map(|of| Some(of?.against.clone()))),
+        column("effect", pairs().map(|of| Some(of?.difference))),
+        column("p", pairs().map(|of| Some(of?.p))),
+        column("status", numbers.iter().map(status)),
+        column("protocol", numbers.iter().map(|number| protocol_line(profile, [*number]))),
+        column("cell", numbers.iter().map(cell)),
     ]);
-    let counts = rows.iter().map(|(shown, _)| shown.seeds().map(|count| count as u64)).collect::<Vec<_>>();
-    if counts.iter().any(Option::is_some) {
+    let counts = || rows.iter().map(|shown| shown.seeds().map(|count| count as u64));
+    if counts().any(|count| count.is_some()) {
         // Beside the deviation.
         let at = columns.iter().position(|column| column.name().as_str() == "std").map_or(columns.len(), |at| at + 1);
-        columns.insert(at, Series::new("n".into(), counts).into_column());
+        columns.insert(at, column("n", counts()));
     }
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
 }
@@ -146,41 +120,37 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
 ///
 /// # Errors
 /// When polars cannot make the columns.
-pub fn drawn_frame(origin: Origin<'_>, numbers: &[&Measurement]) -> Result<DataFrame> {
-    let mut columns = described(origin, numbers);
+pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Result<DataFrame> {
+    let mut columns = described(artifact, profile, numbers);
     // A figure draws what is trained under a name of its own.
     columns.retain(|column| column.name().as_str() != "finetuned");
-    columns.push(texts("cell", numbers.iter().map(|number| Some(number.cell.clone()))));
+    columns.push(column("cell", numbers.iter().map(|number| number.cell.as_str())));
     DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
 }
 
 /// What a number is of, and the number: as in the paper's own tables.
-fn described(origin: Origin<'_>, numbers: &[&Measurement]) -> Vec<Column> {
-    let text =
-        |name: &str, of: &dyn Fn(&Measurement) -> String| texts(name, numbers.iter().map(|number| Some(of(number))));
-    let count = |name: &str, of: &dyn Fn(&Measurement) -> usize| {
-        Series::new(name.into(), numbers.iter().map(|number| of(number) as u64).collect::<Vec<_>>()).into_column()
-    };
+fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Column> {
+    let records = || numbers.iter().map(|number| &number.record);
+    let conditions = || records().map(|record| &record.condition);
     vec![
-        text("artifact", &|_| origin.artifact.to_owned()),
-        text("profile", &|_| origin.profile.to_owned()),
-        text("backbone", &|number| number.record.condition.backbone.clone()),
-        count("total_layers", &|number| number.record.condition.layers),
-        count("pruned_layers", &|number| number.record.condition.depth),
-        text("criterion", &|number| number.record.condition.criterion.clone()),
-        text("recovery", &|number| number.record.condition.recovery.clone()),
-        text("finetuned", &|number| number.record.condition.finetuned.to_string()),
-        text("calibration", &|number| number.record.condition.calibration.clone()),
-        text("metric", &|number| number.record.metric.clone()),
-        reals("value", numbers.iter().map(|number| number.record.value)),
-        reals("std", numbers.iter().map(|number| number.record.error)),
+        column("artifact", numbers.iter().map(|_| artifact)),
+        column("profile", numbers.iter().map(|_| profile)),
+        column("backbone", conditions().map(|of| of.backbone.as_str())),
+        column("total_layers", conditions().map(|of| of.layers as u64)),
+        column("pruned_layers", conditions().map(|of| of.depth as u64)),
+        column("criterion", conditions().map(|of| of.criterion.as_str())),
+        column("recovery", conditions().map(|of| of.recovery.as_str())),
+        column("finetuned", conditions().map(|of| of.finetuned.to_string())),
+        column("calibration", conditions().map(|of| of.calibration.as_str())),
+        column("metric", records().map(|of| of.metric.as_str())),
+        column("value", records().map(|of| of.value)),
+        column("std", records().map(|of| of.error)),
     ]
 }
 
-fn texts(name: &str, values: impl Iterator<Item = Option<String>>) -> Column {
-    Series::new(name.into(), values.collect::<Vec<_>>()).into_column()
-}
-
-fn reals(name: &str, values: impl Iterator<Item = Option<f64>>) -> Column {
+fn column<T>(name: &str, values: impl Iterator<Item = T>) -> Column
+where
+    Series: NamedFrom<Vec<T>, [T]>,
+{
     Series::new(name.into(), values.collect::<Vec<_>>()).into_column()
 }

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
+use polars::df;
+use polars::prelude::DataFrame;
 
 use super::cell_result::CellResult;
 use super::csv::failed;
+use super::groups::grouped;
 use super::outcome::GridOutcome;
 use super::parquet::write_parts;
 use crate::error::Result;
@@ -36,63 +38,53 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
 
 fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
-    let (mut whats, mut forms, mut times): (Vec<&str>, Vec<&str>, Vec<f64>) = Default::default();
-    let (mut lengths, mut batches, mut news, mut rounds): (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
-    let mut counts: Vec<bool> = Vec::new();
-    for Timed { prompt, result, .. } in cell.into_iter().flat_map(timed) {
+    let mut passes = Vec::new();
+    for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed) {
         let decode = result.decode.as_ref().map(|of| ("decode", of.first, [&of.times, &of.by_channel]));
         let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
         for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
             for (form, all) in [("full", full), ("by_channel", by_channel)] {
-                for (round, &time) in all.iter().flatten().enumerate() {
-                    whats.push(what);
-                    forms.push(form);
-                    lengths.push(prompt.length as u64);
-                    batches.push(prompt.batch as u64);
-                    news.push(prompt.decode.unwrap_or(0) as u64);
-                    rounds.push(round as u64 + 1);
-                    times.push(time);
-                    counts.push((first..first + Rounds::PAPER.timed).contains(&round));
-                }
+                let counts = first..first + Rounds::PAPER.timed;
+                let timed = all.iter().flatten().enumerate();
+                passes.extend(timed.map(|(round, &time)| (prompt, what, form, round, time, counts.contains(&round))));
             }
         }
     }
-    let height = times.len();
-    let columns = vec![
-        Series::new("cell".into(), vec![name.as_str(); height]).into_column(),
-        Series::new("length".into(), lengths).into_column(),
-        Series::new("batch".into(), batches).into_column(),
-        Series::new("new".into(), news).into_column(),
-        Series::new("what".into(), whats).into_column(),
-        Series::new("form".into(), forms).into_column(),
-        Series::new("round".into(), rounds).into_column(),
-        Series::new("milliseconds".into(), times).into_column(),
-        Series::new("counts".into(), counts).into_column(),
-    ];
-    DataFrame::new(height, columns).map_err(|error| failed(&error))
+    df!(
+        "cell" => vec![name.as_str(); passes.len()],
+        "length" => passes.iter().map(|(prompt, ..)| prompt.length as u64).collect::<Vec<_>>(),
+        "batch" => passes.iter().map(|(prompt, ..)| prompt.batch as u64).collect::<Vec<_>>(),
+        "new" => passes.iter().map(|(prompt, ..)| prompt.decode.unwrap_or(0) as u64).collect::<Vec<_>>(),
+        "what" => passes.iter().map(|(_, what, ..)| *what).collect::<Vec<_>>(),
+        "form" => passes.iter().map(|(_, _, form, ..)| *form).collect::<Vec<_>>(),
+        "round" => passes.iter().map(|(.., round, _, _)| *round as u64 + 1).collect::<Vec<_>>(),
+        "milliseconds" => passes.iter().map(|(.., time, _)| *time).collect::<Vec<_>>(),
+        "counts" => passes.iter().map(|(.., counts)| *counts).collect::<Vec<_>>(),
+    )
+    .map_err(|error| failed(&error))
 }
 
 /// What was timed of a cell.
-struct Timed<'a> {
+struct TimedPrompt<'a> {
     cell: &'a CellResult,
     prompt: &'a Latency,
     result: &'a LatencyResult,
 }
 
-impl Timed<'_> {
+impl TimedPrompt<'_> {
     /// The cell's name: `tiny-llama.streamline-4.linearpatch-diag`, `tiny-llama.dense`.
     fn name(&self) -> String {
         self.cell.cell.to_string()
     }
 }
 
-fn timed(cell: &CellResult) -> impl Iterator<Item = Timed<'_>> {
-    cell.prompts.iter().filter_map(move |of| Some(Timed { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
+fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
+    cell.prompts.iter().filter_map(move |of| Some(TimedPrompt { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
 }
 
 /// What stands under a table of latencies: how diagonal operators were timed, and where something else ran beside.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
-    let all: Vec<Timed<'_>> = outcome.cells.iter().flat_map(timed).collect();
+    let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed).collect();
     if all.is_empty() {
         return Vec::new();
     }
@@ -112,26 +104,17 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 }
 
 /// What diagonal operators take as they are applied here.
-fn by_channel(all: &[Timed<'_>]) -> Option<String> {
-    let mut of_cells: Vec<(String, Vec<String>)> = Vec::new();
-    let mean = |spread: Option<TimeSpread>| Some(spread?.mean);
-    for of in all {
+fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
+    let texts = |of: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, own: Option<TimeSpread>| {
-            Some(format!("{}{what} {:.1} ({:.1})", of.prompt, mean(own)?, mean(full)?))
+            Some((of.name(), format!("{}{what} {:.1} ({:.1})", of.prompt, own?.mean, full?.mean)))
         };
         let prefill = text("", of.result.spread(), of.result.spread_by_channel());
         let decode = of.result.decode.as_ref();
         let decode = decode.and_then(|of| text(" decoded", of.spread(), of.spread_by_channel()));
-        let texts: Vec<String> = prefill.into_iter().chain(decode).collect();
-        if texts.is_empty() {
-            continue;
-        }
-        let (name, text) = (of.name(), texts.join(", "));
-        match of_cells.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, texts)) => texts.push(text),
-            None => of_cells.push((name, vec![text])),
-        }
-    }
+        prefill.into_iter().chain(decode).collect()
+    };
+    let of_cells = grouped(all.iter().flat_map(texts));
     let line = |(name, texts): (String, Vec<String>)| format!("{name}: {}", texts.join(", "));
     (!of_cells.is_empty()).then(|| {
         format!(
@@ -143,7 +126,7 @@ fn by_channel(all: &[Timed<'_>]) -> Option<String> {
 }
 
 /// Where more rounds were made than the protocol has.
-fn went_on(all: &[Timed<'_>]) -> Option<String> {
+fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for of in all {
         let decode = of.result.decode.as_ref().map(|of| (" decoded", of.first, &of.times));
@@ -166,9 +149,9 @@ fn went_on(all: &[Timed<'_>]) -> Option<String> {
 }
 
 /// Which times deviate as they do where something else runs on the machine.
-fn noise(all: &[Timed<'_>]) -> Option<String> {
-    let spreads = |of: &Timed<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
-    let known: Vec<(&Timed<'_>, TimeSpread)> =
+fn noise(all: &[TimedPrompt<'_>]) -> Option<String> {
+    let spreads = |of: &TimedPrompt<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
+    let known: Vec<(&TimedPrompt<'_>, TimeSpread)> =
         all.iter().flat_map(|of| spreads(of).into_iter().flatten().map(move |spread| (of, spread))).collect();
     let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
     let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;

@@ -1,8 +1,8 @@
 //! A table in LaTeX, as the paper has its own: booktabs, a backbone once beside its rows, the best in bold, the second
 //! underlined, ours shaded; natural width, unless the line is narrower.
 
-use super::table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
-use super::text::{TextColumn, TextTable};
+use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
+use super::text::{TextColumn, TextTable, capital};
 use crate::error::printable;
 
 /// What a document needs before it can take a table in.
@@ -81,7 +81,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
         }
         let kind = kinds.next();
         let column = number.map(|number| &table.columns[number]);
-        let arrow = match column.filter(|column| column.arrow).and_then(Column::higher_is_better) {
+        let arrow = match column.filter(|column| column.arrow).and_then(NumberColumn::higher_is_better) {
             Some(true) => " $\\uparrow$",
             Some(false) => " $\\downarrow$",
             None => "",
@@ -140,7 +140,7 @@ fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
     let (row, kind) = (&table.rows[at], lead.kind);
     let text = linked(lead, name);
     if kind == LeadKind::Spanning {
-        let same = |other: &&Row| other.backbone == row.backbone;
+        let same = |other: &&TableRow| other.backbone == row.backbone;
         let first = at == 0 || table.rows[at - 1].backbone != row.backbone;
         let rows = table.rows[at..].iter().take_while(same).count();
         return match (first, rows) {
@@ -211,11 +211,6 @@ fn caption(table: &Table) -> String {
     parts.push(sentence(&table.protocol));
     parts.retain(|part| !part.is_empty());
     parts.join(" ")
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// With a full stop behind it; empty where there is nothing to say.

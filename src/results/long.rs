@@ -1,13 +1,14 @@
 //! The table that `run` shows: a row for each cell, a column for each protocol.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::measurement::{CellSummary, Results, Sample};
-use super::protocol_line::protocol_line;
-use super::table::{Column, Lead, LeadPlace, PrintedNumber, Row, Table};
-use super::{Protocol, distinct, factors};
+use super::measurement::{CellSummary, Measurement, Results, Sample};
+use super::protocol_line::protocol_sentence;
+use super::table::{Lead, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
+use super::{Protocol, Question, distinct, factors};
 use crate::metric::Nearness;
 
 /// The status of a cell that has a result.
@@ -30,12 +31,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let factors: Vec<&str> = factors::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
     let row = |cell: &CellSummary| {
-        let shown = |(protocol, &decimals): (&Protocol, &usize)| {
-            let of = cell.number(&protocol.asked())?;
-            let value = of.record.value;
-            let known = value.is_some() || of.sample == Sample::OutOfMemory;
-            known.then(|| PrintedNumber::printed(of, decimals, ""))
-        };
+        let shown = |(protocol, &decimals): (&Protocol, &usize)| shown(cell, &protocol.asked(), decimals);
         let said = |text: &Option<String>| text.clone().unwrap_or_default();
         let status = match (&cell.failure, &cell.missing) {
             (Some(reason), _) => format!("failed: {reason}"),
@@ -43,7 +39,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             (None, None) => OK.to_owned(),
         };
         let notes = noted.then(|| cell.notes.join("; "));
-        Row {
+        TableRow {
             lead: vec![
                 cell.backbone.clone(),
                 said(&cell.criterion),
@@ -63,13 +59,10 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
                 .map(|name| factor(cell, name))
                 .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
                 .collect(),
-            ..Row::default()
+            ..TableRow::default()
         }
     };
-    let column = |protocol: &Protocol| Column {
-        has_error: protocol.measures().has_error,
-        ..Column::of(protocol.measures(), protocol.column())
-    };
+    let column = |protocol: &Protocol| NumberColumn::of(protocol.measures(), protocol.column());
     let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
     let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
     let factors_of = factors.iter().map(|name| {
@@ -82,8 +75,6 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     });
     let seconds = Lead::count("seconds").only(LeadPlace::Terminal);
     let tail = [Some(seconds), noted.then(|| Lead::text("notes")), Some(Lead::text("status"))];
-    let line = protocol_line(profile, results.numbers().map(AsRef::as_ref));
-    let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
         caption: protocols.join("\n"),
@@ -91,11 +82,17 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
         columns: results.protocols.iter().map(column).collect(),
         tail: factors_of.chain(tail.into_iter().flatten()).collect(),
         rows: results.cells.iter().map(row).collect(),
-        protocol: line.unwrap_or_default(),
+        protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: besides,
         ..Table::default()
     };
     table.ranked()
+}
+
+/// A cell's number; none where there is nothing to print.
+pub(super) fn shown(cell: &CellSummary, asked: &Question, decimals: usize) -> Option<PrintedNumber> {
+    let known = |of: &&Arc<Measurement>| of.record.value.is_some() || of.sample == Sample::OutOfMemory;
+    Some(PrintedNumber::printed(cell.number(asked).filter(known)?, decimals, ""))
 }
 
 /// What a cell has of a setting; nothing where it has none.

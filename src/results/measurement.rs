@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::factors::OPERATOR_SEQUENCES;
 use super::record::Record;
-use super::{Asked, Factors, Protocol};
+use super::{Factors, Protocol, Question};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
@@ -61,7 +61,7 @@ pub struct Measurement {
     /// The cell by its name.
     pub cell: String,
     /// What it is the answer to.
-    pub asked: Asked,
+    pub asked: Question,
     pub record: Record,
     /// The record's metric with its direction and its print.
     pub metric: Metric,
@@ -140,7 +140,7 @@ pub struct Calibrated {
 
 impl CellSummary {
     /// What it has of what is asked.
-    pub fn number(&self, asked: &Asked) -> Option<&Arc<Measurement>> {
+    pub fn number(&self, asked: &Question) -> Option<&Arc<Measurement>> {
         self.numbers.iter().find(|number| number.asked == *asked)
     }
 }
@@ -190,10 +190,6 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 }
 
 impl Results {
-    pub fn new(cells: Vec<CellSummary>, protocols: Vec<Protocol>) -> Self {
-        Self { cells, protocols }
-    }
-
     /// The numbers of all cells, cell by cell.
     pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
         self.cells.iter().flat_map(|cell| &cell.numbers)
@@ -202,19 +198,4 @@ impl Results {
     pub fn measurements(&self) -> Vec<Arc<Measurement>> {
         self.numbers().cloned().collect()
     }
-
-    pub fn records(&self) -> Vec<Record> {
-        self.numbers().map(|of| of.record.clone()).collect()
-    }
-}
-
-/// Each value once, in the order of first appearance.
-pub fn distinct<'a, T: Clone + PartialEq + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<T> {
-    let mut all: Vec<T> = Vec::new();
-    for value in values {
-        if !all.contains(value) {
-            all.push(value.clone());
-        }
-    }
-    all
 }

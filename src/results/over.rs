@@ -7,7 +7,7 @@ use super::drawn::drawn;
 use super::equal_cuts::equal_cuts;
 use super::factors::SEED;
 use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
-use super::{Asked, Factors, distinct};
+use super::{Factors, Question, distinct};
 use crate::grid::Over;
 
 impl Results {
@@ -39,7 +39,7 @@ impl Results {
                 None => cells.push((key, vec![cell])),
             }
         }
-        Self::new(cells.iter().map(|(_, all)| merged(all)).collect(), self.protocols.clone())
+        Self { cells: cells.iter().map(|(_, all)| merged(all)).collect(), protocols: self.protocols.clone() }
     }
 }
 
@@ -107,7 +107,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
     // What any of them was asked, in the order of the first of each.
     let asked = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.asked));
-    let of = |asked: &Asked| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>());
+    let of = |asked: &Question| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>());
     CellSummary {
         numbers: asked.iter().map(of).collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
@@ -162,7 +162,7 @@ mod tests {
         };
         Measurement {
             cell: format!("cell@{seed:?}"),
-            asked: Asked::Besides("rte".into()),
+            asked: Question::Besides("rte".into()),
             record: Record { condition, metric: "rte".into(), value, error: Some(9.0) },
             metric,
             setup: Setup { variant: Arc::new(factors), ..Setup::default() },
@@ -179,7 +179,7 @@ mod tests {
             numbers: vec![Arc::new(of.clone())],
             ..CellSummary::default()
         };
-        Results::new(numbers.iter().map(cell).collect(), Vec::new())
+        Results { cells: numbers.iter().map(cell).collect(), protocols: Vec::new() }
     }
 
     #[test]

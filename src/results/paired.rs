@@ -80,7 +80,7 @@ fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Asked;
+    use super::super::Question;
     use super::super::measurement::Setup;
     use super::super::record::{Condition, Record};
     use super::*;
@@ -99,7 +99,7 @@ mod tests {
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
         Measurement {
             cell: String::new(),
-            asked: Asked::besides(&metric),
+            asked: Question::besides(&metric),
             record,
             metric,
             setup: Setup::default(),

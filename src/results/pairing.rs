@@ -15,7 +15,7 @@ use crate::metric::{self, Metric};
 /// The numbers of two runs, by their places in them.
 #[derive(Debug, Default)]
 pub(super) struct Pairing {
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<NumberPair>,
     pub only_first: Vec<usize>,
     pub only_second: Vec<usize>,
     /// Numbers that several of one run could stand for, each group with the aspects in which its members differ.
@@ -24,7 +24,7 @@ pub(super) struct Pairing {
 
 /// Two numbers side by side, and all in which they are unlike.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct NumberPair {
     pub first: usize,
     pub second: usize,
     pub differences: Vec<Difference>,
@@ -40,7 +40,7 @@ pub(super) struct Coinciding {
 /// What a number is, and what its run calls the inputs that it is made from.
 struct Subject {
     at: usize,
-    called: Called,
+    called: NumberNames,
     /// Which of the numbers of what was measured it is.
     kind: String,
     leaves: Leaves,
@@ -48,7 +48,7 @@ struct Subject {
 
 /// Names of a number's backbone, of its metric and of the text of its calibration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Called {
+struct NumberNames {
     backbone: String,
     metric: String,
     text: Option<String>,
@@ -101,7 +101,7 @@ fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pair
     }
     for (mut own, mut others) in places.into_values() {
         if own.len() > 1 || others.len() > 1 {
-            let names = |all: &[Subject]| -> BTreeSet<Called> {
+            let names = |all: &[Subject]| -> BTreeSet<NumberNames> {
                 let single = |of: &&Subject| all.iter().filter(|other| other.called == of.called).count() == 1;
                 all.iter().filter(single).map(|of| of.called.clone()).collect()
             };
@@ -133,7 +133,7 @@ impl Subject {
         let of = &number.record.condition;
         let cell = run.cells.get(&number.cell).filter(|_| known);
         let text = cell.and_then(|cell| cell.get(CORPUS)?.as_str().map(str::to_owned));
-        let called = Called { backbone: of.backbone.clone(), metric: number.record.metric.clone(), text };
+        let called = NumberNames { backbone: of.backbone.clone(), metric: number.record.metric.clone(), text };
         let leaves = match run.leaves(number).filter(|_| known) {
             Some(leaves) => leaves,
             // Of what was never planned there is what was asked for.
@@ -153,12 +153,12 @@ impl Subject {
 
     /// As the second run calls it; none where the second run calls something else so.
     fn renamed(self, renamed: &Renamed) -> Option<Self> {
-        let Called { backbone, metric, text } = &self.called;
+        let NumberNames { backbone, metric, text } = &self.called;
         let text = match text {
             Some(text) => Some(renamed.name(text)?),
             None => None,
         };
-        let called = Called { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
+        let called = NumberNames { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
         let mut leaves = self.leaves;
         for aspect in NAMED {
             let Some(of) = leaves.get_mut(aspect) else { continue };
@@ -172,7 +172,7 @@ impl Subject {
     /// By which name an aspect goes: what a run calls so, it has once.
     fn owner(&self, aspect: &Aspect) -> Option<String> {
         let leaf = |name: &str| self.leaves.get(name).map(ToString::to_string);
-        let Called { backbone, metric, text } = &self.called;
+        let NumberNames { backbone, metric, text } = &self.called;
         match aspect.as_str() {
             of if of.starts_with("model.") || of.starts_with("engine.") => Some(backbone.clone()),
             of if of.starts_with("calibration.text.") => text.clone(),
@@ -194,8 +194,8 @@ impl Subject {
         self.leaves.iter().filter(|(aspect, _)| kept(aspect)).map(|(aspect, of)| (aspect.clone(), of.clone())).collect()
     }
 
-    fn beside(&self, other: &Self) -> Pair {
-        Pair { first: self.at, second: other.at, differences: differs(&self.leaves, &other.leaves) }
+    fn beside(&self, other: &Self) -> NumberPair {
+        NumberPair { first: self.at, second: other.at, differences: differs(&self.leaves, &other.leaves) }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use serde::{Serialize, Serializer};
 
-use super::Asked;
-use super::extent::{TaskExtent, TextExtent};
+use super::Question;
+use super::extent::{DefinedExtent, TaskExtent, TextExtent};
 use super::outcome::GridOutcome;
 use crate::corpus::ShardOrder;
-use crate::grid::{Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskUse, defined_columns};
+use crate::grid::{
+    Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskDefinition, TaskUse, defined_columns,
+};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of, PromptName};
 use crate::tasks::Bos;
@@ -118,6 +120,9 @@ pub enum Protocol {
     },
 }
 
+/// A task by its definition, and how much of it is scored.
+type Member<'a> = (&'a DefinedExtent, &'a TaskDefinition);
+
 /// A text or a task, as the grid asks for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
@@ -164,6 +169,24 @@ impl Protocol {
             let used = DefinitionUse { name: name.to_owned(), how: how.clone() };
             Some((outcome.defined(&used)?, grid.definitions.get(name)?))
         };
+        // Of a group nothing is said that its tasks have each for itself.
+        let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
+            let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
+            Self::Defined {
+                label: column.of,
+                name: name.to_owned(),
+                output: task.map(|of| of.output.name()),
+                version: task.map(|of| of.version.clone()),
+                tasks: is_group.then_some(members.len()),
+                metric: column.metric,
+                filter: column.filter,
+                shots: task.map(|of| of.shots(how.shots)),
+                how: how.clone(),
+                documents: members.iter().map(|(of, _)| of.documents).sum(),
+                original: members.iter().map(|(of, _)| of.original).sum(),
+                generated: members.iter().any(|(_, task)| task.generated),
+            }
+        };
         let mut all = Vec::new();
         for of in &grid.evaluate.groups {
             let members: Option<Vec<_>> = of.group.tasks.iter().map(|task| known(task, &of.how)).collect();
@@ -174,39 +197,14 @@ impl Protocol {
                 columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
                 columns.sort_by(|a, b| a.filter.cmp(&b.filter));
                 columns.dedup();
-                all.extend(columns.into_iter().map(|DefinedColumn { of: label, metric, filter }| Self::Defined {
-                    label,
-                    name: of.group.name.clone(),
-                    output: None,
-                    version: None,
-                    tasks: Some(members.len()),
-                    metric,
-                    filter,
-                    shots: None,
-                    how: of.how.clone(),
-                    documents: members.iter().map(|(of, _)| of.documents).sum(),
-                    original: members.iter().map(|(of, _)| of.original).sum(),
-                    generated: members.iter().any(|(_, task)| task.generated),
-                }));
+                let columns = columns.into_iter();
+                all.extend(columns.map(|column| protocol(column, &of.group.name, &of.how, &members, true)));
             }
         }
         for used in &grid.evaluate.definitions {
-            let Some((of, task)) = known(&used.name, &used.how) else { continue };
-            let columns = defined_columns(&used.to_string(), &task.definition).into_iter();
-            all.extend(columns.map(|DefinedColumn { of: label, metric, filter }| Self::Defined {
-                label,
-                name: used.name.clone(),
-                output: Some(task.definition.output.name()),
-                version: Some(task.definition.version.clone()),
-                tasks: None,
-                metric,
-                filter,
-                shots: Some(task.definition.shots(used.how.shots)),
-                how: used.how.clone(),
-                documents: of.documents,
-                original: of.original,
-                generated: task.generated,
-            }));
+            let Some(own) = known(&used.name, &used.how) else { continue };
+            let columns = defined_columns(&used.to_string(), &own.1.definition).into_iter();
+            all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[own], false)));
         }
         all
     }
@@ -272,23 +270,23 @@ impl Protocol {
     }
 
     /// What its numbers are the answers to.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> Question {
         match self {
             Self::Windows { corpus, length, .. } => {
-                Asked::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length, draw: None })
+                Question::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length, draw: None })
             }
-            Self::MultipleChoice { name, limit, bos, max_length, .. } => Asked::Task(
+            Self::MultipleChoice { name, limit, bos, max_length, .. } => Question::Task(
                 &metric::TASK,
                 TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length, draw: None },
             ),
-            Self::Derived { metric, of: ScoredOn::Text(text) } => Asked::Text(metric, text.clone()),
-            Self::Derived { metric, of: ScoredOn::Task(used) } => Asked::Task(metric, used.clone()),
+            Self::Derived { metric, of: ScoredOn::Text(text) } => Question::Text(metric, text.clone()),
+            Self::Derived { metric, of: ScoredOn::Task(used) } => Question::Task(metric, used.clone()),
             Self::Defined { label, metric, filter, .. } => {
-                Asked::Defined(DefinedColumn { of: label.clone(), metric, filter: filter.clone() })
+                Question::Defined(DefinedColumn { of: label.clone(), metric, filter: filter.clone() })
             }
-            Self::Average { .. } => Asked::Tasks(&metric::ACCURACY),
+            Self::Average { .. } => Question::Tasks(&metric::ACCURACY),
             Self::Latency { metric, length, batch, decode, .. } => {
-                Asked::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
+                Question::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
             }
         }
     }

@@ -1,14 +1,21 @@
 //! How the numbers of a table were made, in one line.
 
 use super::Protocol;
+use super::groups::{distinct, grouped};
 use super::measurement::{Calibrated, Measurement, Sample};
 use super::protocol::streamed;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, PromptName};
 
+/// The same as a sentence under a table; empty where there is nothing to say.
+pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
+    let line = protocol_line(profile, numbers);
+    if line.is_empty() { line } else { format!("Protocol: {line}.") }
+}
+
 /// Profile, what was scored and how much of it, calibration.
-pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
+pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let numbers: Vec<&Measurement> = numbers.into_iter().collect();
     let mut parts = Vec::new();
     if !profile.is_empty() {
@@ -16,35 +23,22 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
     }
     let protocols = || numbers.iter().flat_map(|number| &number.setup.scored);
     let texts = protocols().filter(|protocol| matches!(protocol, Protocol::Windows { .. }));
-    parts.extend(grouped(metric::TEXT.name, texts));
+    parts.extend(scored(metric::TEXT.name, texts));
     let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
-    parts.extend(grouped(metric::TASK.name, tasks));
+    parts.extend(scored(metric::TASK.name, tasks));
     let defined = protocols().filter(|protocol| matches!(protocol, Protocol::Defined { .. }));
-    parts.extend(grouped("lm-evaluation-harness' definitions", defined));
+    parts.extend(scored("lm-evaluation-harness' definitions", defined));
     let prompts = protocols().filter_map(|protocol| match protocol {
         Protocol::Latency { length, batch, decode, .. } => {
             let prompt = PromptName { length: *length, batch: *batch, decode: *decode };
-            Some((prompt.to_string(), protocol.short()))
+            Some((protocol.short(), prompt.to_string()))
         }
         _ => None,
     });
-    let mut timed: Vec<(String, Vec<String>)> = Vec::new();
-    for (prompt, how) in prompts {
-        match timed.iter_mut().find(|(known, _)| *known == how) {
-            Some((_, prompts)) if prompts.contains(&prompt) => {}
-            Some((_, prompts)) => prompts.push(prompt),
-            None => timed.push((how, vec![prompt])),
-        }
-    }
-    let latency = |(how, prompts): (String, Vec<String>)| format!("latency over {} tokens: {how}", prompts.join(", "));
-    parts.extend(timed.into_iter().map(latency));
-    let mut calibrations: Vec<String> = Vec::new();
+    let latency = |(how, prompts): (String, String)| format!("latency over {prompts} tokens: {how}");
+    parts.extend(by_how(prompts).map(latency));
     let lines = numbers.iter().filter_map(|number| Some(line(number.setup.calibration.as_ref()?, &number.sample)));
-    for line in lines {
-        if !calibrations.contains(&line) {
-            calibrations.push(line);
-        }
-    }
+    let calibrations = distinct(&lines.collect::<Vec<_>>());
     if !calibrations.is_empty() {
         parts.push(format!("calibration: {}", calibrations.join(", or ")));
     }
@@ -58,18 +52,15 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
 }
 
 /// What is made in the same way is said once: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
-fn grouped<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
-    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-    for protocol in protocols {
-        let (name, how) = (protocol.name().to_owned(), protocol.short());
-        match groups.iter_mut().find(|(known, _)| *known == how) {
-            Some((_, names)) if names.contains(&name) => {}
-            Some((_, names)) => names.push(name),
-            None => groups.push((how, vec![name])),
-        }
-    }
-    let line = |(how, names): &(String, Vec<String>)| format!("{}: {how}", names.join(", "));
-    (!groups.is_empty()).then(|| format!("{what} on {}", groups.iter().map(line).collect::<Vec<_>>().join("; ")))
+fn scored<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
+    let named = protocols.map(|protocol| (protocol.short(), protocol.name().to_owned()));
+    let lines: Vec<String> = by_how(named).map(|(how, names)| format!("{names}: {how}")).collect();
+    (!lines.is_empty()).then(|| format!("{what} on {}", lines.join("; ")))
+}
+
+/// How things are made, each way with the names of what is made so.
+fn by_how(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
+    grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
 }
 
 /// `128 sequences of 2048 tokens of c4-train, operators from the first 32`

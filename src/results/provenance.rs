@@ -1,16 +1,14 @@
 //! `run.json`: what made the numbers beside it.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Protocol, RunDescription};
+use super::{Protocol, RunDescription, put};
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
 use crate::files::regular;
 use crate::machine::Machine;
 use crate::model::EngineId;
@@ -109,15 +107,12 @@ impl Provenance {
     /// # Errors
     /// Exit code 3 when the folder cannot be written to.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        let path = dir.join(Self::FILE);
         // What a repository keeps should be small.
         let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
         let mut text =
             text.map_err(|error| Error::job("the record of the run has no JSON form").found(error.to_string()))?;
         text.push('\n');
-        write_atomically(&path, |file| {
-            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
-        })
+        put(&dir.join(Self::FILE), text.as_bytes()).map(drop)
     }
 }
 

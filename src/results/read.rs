@@ -33,7 +33,7 @@ impl GridOutcome {
         let inputs = plan.inputs.by_path();
         let mut cells = Vec::new();
         for backbone in &plan.backbones {
-            let reader = Reader::new(plan.grid, backbone, store, &inputs)?;
+            let reader = BackboneReader::new(plan.grid, backbone, store, &inputs)?;
             for variant in &backbone.variants {
                 cells.push(reader.cell(variant, failures.get(&variant.cell))?);
             }
@@ -50,13 +50,13 @@ impl GridOutcome {
 }
 
 /// What the stored tokens of an evaluation tell, whatever the variant: that of its kind.
-struct Scored {
+struct TokensRead {
     text: Option<TextExtent>,
     solutions: Option<Arc<Solutions>>,
     documents: Option<Documents>,
 }
 
-impl Scored {
+impl TokensRead {
     fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
         let mut scored = Self { text: None, solutions: sheet(evaluation, store)?, documents: None };
         match (&evaluation.subject, store.look(&evaluation.tokens)) {
@@ -74,18 +74,18 @@ impl Scored {
 }
 
 /// Reads one backbone's results; what tokens tell is read once.
-struct Reader<'a> {
+struct BackboneReader<'a> {
     grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
     /// Of each evaluation.
-    scored: Vec<Scored>,
+    scored: Vec<TokensRead>,
     errors: Vec<DrawnErrors<'a>>,
     /// The paths of the input files, by their hashes.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BackboneReader<'a> {
     fn new(
         grid: &'a Grid,
         backbone: &'a BackbonePlan,
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
         for (path, hash) in inputs {
             files.entry(hash).or_default().push(path);
         }
-        let scored = backbone.evaluations.iter().map(|of| Scored::read(grid, of, store)).collect::<Result<_>>()?;
+        let scored = backbone.evaluations.iter().map(|of| TokensRead::read(grid, of, store)).collect::<Result<_>>()?;
         let errors = backbone.evaluations.iter().map(|of| DrawnErrors::of(store, &of.tokens)).collect();
         Ok(Self { grid, backbone, store, scored, errors, files })
     }
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Reader<'_> {
+impl BackboneReader<'_> {
     /// Notes the input files whose hashes stand in a key or in its parents'. Weights and config stand there as one hash
     /// of several files: those of the backbone's folder count for every cell.
     fn read_by(&self, key: &Value, result: &mut CellResult) {

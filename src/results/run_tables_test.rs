@@ -112,7 +112,7 @@ fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
         }
         cells.push(cell);
     }
-    Results::new(cells, protocols)
+    Results { cells, protocols }
 }
 
 fn table() -> Table {
@@ -201,7 +201,7 @@ fn what_its_calibration_cannot_determine_is_never_the_best() {
             Arc::make_mut(of).setup.undetermined = own;
         }
         let table = long(&results, "", Vec::new());
-        let of = |row: &super::table::Row| row.cells[0].as_ref().map(|shown| (shown.best, shown.second)).unwrap();
+        let of = |row: &super::table::TableRow| row.cells[0].as_ref().map(|shown| (shown.best, shown.second)).unwrap();
         table.rows.iter().map(of).collect::<Vec<_>>()
     };
     assert_eq!(marks(""), [(true, false), (false, true), (false, false)]);

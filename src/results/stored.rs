@@ -1,8 +1,6 @@
 //! `numbers.json`: what a results folder has measured, to be read again by claims, comparisons and the page.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,15 +11,14 @@ use super::Factors;
 use super::measurement::{Measurement, Results, Sample, Setup, number_id};
 use super::outcome::GridOutcome;
 use super::record::Record;
-use super::{Asked, Protocol, stem};
+use super::{Protocol, Question, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
 use crate::files::sha256;
 use crate::grid::{Grid, defined_columns};
-use crate::identity::{Aspect, Identity, Leaves, MeasureId, leaves};
+use crate::identity::{Aspect, ComputeId, Identity, Leaves, MeasureId, leaves};
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
-use crate::model::{CPU, EngineId};
+use crate::model::CPU;
 
 /// The numbers of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,7 +39,7 @@ pub struct StoredResults {
     pub inputs: BTreeMap<String, String>,
     /// What ran each backbone; none in what was written before there was a choice.
     #[serde(default)]
-    pub engines: BTreeMap<String, StoredEngine>,
+    pub engines: BTreeMap<String, ComputeId>,
     /// How each metric was measured, and on which bytes.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
@@ -64,27 +61,6 @@ pub struct StoredResults {
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
     pub numbers: Vec<StoredNumber>,
-}
-
-/// An engine, as keys know it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StoredEngine {
-    pub name: String,
-    pub dtype: String,
-    pub device: String,
-}
-
-impl From<EngineId> for StoredEngine {
-    fn from(id: EngineId) -> Self {
-        Self { name: id.name.to_owned(), dtype: id.dtype.to_owned(), device: id.device.to_owned() }
-    }
-}
-
-impl fmt::Display for StoredEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} on {}", self.name, self.dtype, self.device)
-    }
 }
 
 /// A number with the items behind it.
@@ -167,13 +143,9 @@ impl StoredResults {
     /// # Errors
     /// Exit code 3 when the folder cannot be written to.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
-        let path = folder.join(Self::FILE);
         let text = serde_json::to_string(self)
             .map_err(|error| Error::job("the numbers have no JSON form").found(error.to_string()))?;
-        write_atomically(&path, |file| {
-            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
-        })?;
-        Ok(path)
+        put(&folder.join(Self::FILE), text.as_bytes())
     }
 
     /// Reads the numbers of a results folder.
@@ -195,7 +167,7 @@ impl StoredResults {
     }
 
     /// What ran a backbone.
-    pub fn engine(&self, backbone: &str) -> StoredEngine {
+    pub fn engine(&self, backbone: &str) -> ComputeId {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 
@@ -325,7 +297,7 @@ impl StoredNumber {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
         Measurement {
             cell: self.cell.clone(),
-            asked: Asked::besides(&metric),
+            asked: Question::besides(&metric),
             record: self.record.clone(),
             metric,
             setup: Setup::default(),

@@ -10,13 +10,13 @@ use crate::identity::Identity;
 /// Parts, each once, and for each cell the places of its own among them.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Shared {
+struct SharedParts {
     parts: Vec<Value>,
     cells: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
 pub(super) fn serialize<S: Serializer>(all: &BTreeMap<String, Identity>, to: S) -> Result<S::Ok, S::Error> {
-    let mut shared = Shared::default();
+    let mut shared = SharedParts::default();
     let mut places: HashMap<String, usize> = HashMap::new();
     for (cell, identity) in all {
         let Value::Object(parts) = serde_json::to_value(identity).map_err(ser::Error::custom)? else { continue };
@@ -33,7 +33,7 @@ pub(super) fn serialize<S: Serializer>(all: &BTreeMap<String, Identity>, to: S) 
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Identity>, D::Error> {
-    let Shared { parts, cells } = Shared::deserialize(from)?;
+    let SharedParts { parts, cells } = SharedParts::deserialize(from)?;
     let whole = |(cell, own): (String, BTreeMap<String, usize>)| {
         let lacking =
             |place| de::Error::custom(format!("the identity of {cell} has a part {place}, and there is none"));

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use super::comparison::PaperComparison;
+use super::groups::distinct;
 use super::latency::NOISY;
-use super::measurement::{Measurement, Sample, distinct};
+use super::measurement::{Measurement, Sample};
 use super::paired::{self, Paired};
 use crate::metric::{Direction, Metric};
 use crate::recovery;
@@ -24,10 +25,10 @@ pub struct Table {
     pub lead: Vec<Lead>,
     /// A head over several columns and how many they are; empty where there is none.
     pub groups: Vec<(String, usize)>,
-    pub columns: Vec<Column>,
+    pub columns: Vec<NumberColumn>,
     /// The columns behind the numbers.
     pub tail: Vec<Lead>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
     /// The recovery that every other one of the same selection is tested against; none where ours is, against the best
     /// other.
     pub against: Option<String>,
@@ -54,7 +55,7 @@ pub struct Lead {
 pub enum LeadKind {
     #[default]
     Words,
-    /// The same in all rows of one [`Row::backbone`]: printed once, beside all of them.
+    /// The same in all rows of one [`TableRow::backbone`]: printed once, beside all of them.
     Spanning,
     /// Layers removed, of all.
     Fraction,
@@ -75,18 +76,16 @@ pub enum LeadPlace {
 
 /// A column of numbers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Column {
+pub struct NumberColumn {
     pub head: String,
     pub metric: Metric,
-    /// Whether its numbers have standard errors.
-    pub has_error: bool,
     /// Whether print has an arrow to the better side in its head.
     pub arrow: bool,
 }
 
 /// A row.
 #[derive(Debug, Clone, Default)]
-pub struct Row {
+pub struct TableRow {
     /// One text for each lead; empty where there is nothing to say.
     pub lead: Vec<String>,
     /// Rows of one backbone, and in it of one block, stand together.
@@ -143,14 +142,9 @@ impl Lead {
 }
 
 impl PrintedNumber {
-    /// A number as `text` prints it, without rank. What has failed has no value, whatever was measured before.
-    pub fn new(of: &Arc<Measurement>, text: String, value: Option<f64>) -> Self {
-        let value = value.filter(|value| value.is_finite() && of.failure.is_none());
-        Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
-    }
-
-    /// A number as a table with so many decimals prints it: a latency or a speedup with its spread, and what memory did
-    /// not suffice for by its word. `lacking` stands for what has no value otherwise.
+    /// A number, without rank, as a table with so many decimals prints it: a latency or a speedup with its spread, and what memory did
+    /// not suffice for by its word. `lacking` stands for what has no value otherwise. What has failed has no value, whatever
+    /// was measured before.
     pub fn printed(of: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let over_seeds = matches!(of.sample, Sample::Seeds(_));
         let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency() || over_seeds);
@@ -172,7 +166,9 @@ impl PrintedNumber {
             }
             _ => text,
         };
-        Self::new(of, text, of.record.value.map(|value| Metric::printed(value, decimals)))
+        let value = of.record.value.map(|value| Metric::printed(value, decimals));
+        let value = value.filter(|value| value.is_finite() && of.failure.is_none());
+        Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
     }
 
     /// Over how many seeds it is a mean; none of a number under one.
@@ -245,7 +241,7 @@ impl Table {
     }
 
     /// Everything that is shown, with its row.
-    pub fn shown(&self) -> impl Iterator<Item = (&Row, &PrintedNumber)> {
+    pub fn shown(&self) -> impl Iterator<Item = (&TableRow, &PrintedNumber)> {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 
@@ -321,9 +317,9 @@ impl Table {
     }
 }
 
-impl Column {
+impl NumberColumn {
     pub fn of(metric: Metric, head: impl Into<String>) -> Self {
-        Self { head: head.into(), metric, has_error: false, arrow: false }
+        Self { head: head.into(), metric, arrow: false }
     }
 
     /// The direction that a head may show; none where neither is better.

@@ -1,7 +1,7 @@
 //! A table as columns of texts, in which form a terminal, Markdown and LaTeX show it; the first two are laid out here. A result is
 //! shown whole: nothing is shortened.
 
-use super::table::{Column, Lead, LeadPlace, PrintedNumber, Row, Table};
+use super::table::{Lead, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use crate::error::printable;
 
 /// Texts in columns.
@@ -39,7 +39,7 @@ impl TextTable {
         words: &dyn Fn(&Lead, usize, &str, bool) -> String,
         numbers: &dyn Fn(&[Option<&PrintedNumber>]) -> Vec<String>,
     ) -> Self {
-        let beside = |leads: &[Lead], cells: fn(&Row) -> &[String], is_lead: bool| -> Vec<TextColumn> {
+        let beside = |leads: &[Lead], cells: fn(&TableRow) -> &[String], is_lead: bool| -> Vec<TextColumn> {
             let column = |(at, lead): (usize, &Lead)| TextColumn {
                 head: lead.head.clone(),
                 cells: table
@@ -52,7 +52,7 @@ impl TextTable {
             };
             leads.iter().enumerate().filter(|(_, lead)| places(lead.place)).map(column).collect()
         };
-        let number = |(at, column): (usize, &Column)| {
+        let number = |(at, column): (usize, &NumberColumn)| {
             let all: Vec<_> = table.rows.iter().map(|row| row.cells[at].as_ref()).collect();
             TextColumn { head: column.head.clone(), cells: numbers(&all), is_number: true }
         };
@@ -164,6 +164,12 @@ impl TextTable {
         }
         text
     }
+}
+
+/// With a capital letter.
+pub fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }
 
 /// A text as a cell of a Markdown table: nothing in it is a mark, a link, HTML, or the end of the cell.

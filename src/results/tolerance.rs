@@ -1,13 +1,14 @@
 //! How far a number may be apart where two engines, float types or devices made it: what the program's tests hold its
 //! engines to.
 
-use super::stored::{StoredEngine, StoredNumber};
+use super::stored::StoredNumber;
+use crate::identity::ComputeId;
 use crate::metric::Metric;
 use crate::model::Tolerance;
 
 /// Whether one number is further apart on two engines than that; none where they are one, or nothing is known of such
 /// numbers.
-pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[StoredEngine; 2]) -> Option<bool> {
+pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[ComputeId; 2]) -> Option<bool> {
     if engines[0] == engines[1] {
         return None;
     }
@@ -48,8 +49,8 @@ mod tests {
 
     #[test]
     fn half_precision_may_be_further_apart_and_one_engine_is_not_compared() {
-        let cpu = StoredEngine::from(CPU);
-        let other = |dtype: &str| StoredEngine { name: "candle".into(), dtype: dtype.into(), device: "cuda".into() };
+        let cpu = ComputeId::from(CPU);
+        let other = |dtype: &str| ComputeId { name: "candle".into(), dtype: dtype.into(), device: "cuda".into() };
         let ppl = |value| number("ppl_c4", value, None);
         for (dtype, value, expected) in [
             ("f32", 10.009, false),

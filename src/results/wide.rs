@@ -1,9 +1,10 @@
 //! The table of a run turned round: a row for each method, a column for each backbone and depth, one metric.
 
-use super::long::decimals;
-use super::measurement::{CellSummary, Results, Sample, distinct};
-use super::protocol_line::protocol_line;
-use super::table::{Column, Lead, PrintedNumber, Row, Table};
+use super::groups::distinct;
+use super::long::{decimals, shown};
+use super::measurement::{CellSummary, Results};
+use super::protocol_line::protocol_sentence;
+use super::table::{Lead, NumberColumn, Table, TableRow};
 use super::{Factors, Protocol, factors};
 use crate::error::{Error, Result, nearest};
 use crate::{criterion, recovery};
@@ -25,30 +26,24 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let whole = results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
     let settings = distinct(of_pruned.iter().chain(&whole.map(setting).collect::<Vec<_>>()));
     let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
-    let row = |(of, called): (&Variant, String)| {
-        let shown = |(backbone, depth, _): &Setting| {
+    let row = |(of, called): (&RowFactors, String)| {
+        let number = |(backbone, depth, _): &Setting| {
             // The dense value stands in each column of its backbone.
             let own = |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
-            let cell = results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?;
-            let found = cell.number(&asked)?;
-            let known = found.record.value.is_some() || found.sample == Sample::OutOfMemory;
-            known.then(|| PrintedNumber::printed(found, decimals, ""))
+            shown(results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?, &asked, decimals)
         };
-        let cells = settings.iter().map(shown).collect();
-        Row { lead: vec![called], dense: of.is_empty(), ours: factors::is_ours(of), cells, ..Row::default() }
+        let cells = settings.iter().map(number).collect();
+        TableRow { lead: vec![called], dense: of.is_empty(), ours: factors::is_ours(of), cells, ..TableRow::default() }
     };
-    let column = |(backbone, depth, layers): &Setting| Column {
-        has_error: protocol.measures().has_error,
-        ..Column::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
+    let column = |(backbone, depth, layers): &Setting| {
+        NumberColumn::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
     };
-    let line = protocol_line(profile, results.numbers().map(AsRef::as_ref));
-    let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
     let table = Table {
         title: asked.to_string(),
         lead: vec![Lead::text("")],
         columns: settings.iter().map(column).collect(),
         rows: variants.iter().zip(called(&variants)).map(row).collect(),
-        protocol: line.unwrap_or_default(),
+        protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: besides,
         ..Table::default()
     };
@@ -73,40 +68,36 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
 }
 
 /// What a row is about: the settings of its cells, whatever their backbones and depths. The dense backbone has none.
-type Variant = Factors;
+type RowFactors = Factors;
 
-fn variant(cell: &CellSummary) -> Variant {
+fn variant(cell: &CellSummary) -> RowFactors {
     let own = cell.factors.iter().filter(|(name, _)| *name != "backbone" && *name != factors::DEPTH);
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// What the rows are called: a recovery stands below the criterion that it repairs, where that has a row of its own, and
 /// what would be called alike is told apart.
-fn called(variants: &[Variant]) -> Vec<String> {
+fn called(variants: &[RowFactors]) -> Vec<String> {
     let word =
-        |of: &Variant, name: &str| of.get(name).and_then(|of| of.as_str().map(str::to_owned)).unwrap_or_default();
-    let criterion = |of: &Variant| -> Variant {
+        |of: &RowFactors, name: &str| of.get(name).and_then(|of| of.as_str().map(str::to_owned)).unwrap_or_default();
+    let criterion = |of: &RowFactors| -> RowFactors {
         let own = of.iter().filter(|(name, _)| *name == "criterion" || name.starts_with("criterion."));
         own.map(|(name, value)| (name.clone(), value.clone())).collect()
     };
-    let headed: Vec<Variant> =
+    let headed: Vec<RowFactors> =
         variants.iter().filter(|of| word(of, "recovery") == recovery::NONE).map(criterion).collect();
-    let base = |of: &Variant| match word(of, "recovery") {
-        name if name.is_empty() => (criterion::DENSE.label.to_owned(), Variant::new()),
-        name if name == recovery::NONE => (criterion::label(&word(of, "criterion")).to_owned(), Variant::new()),
+    let base = |of: &RowFactors| match word(of, "recovery") {
+        name if name.is_empty() => (criterion::DENSE.label.to_owned(), RowFactors::new()),
+        name if name == recovery::NONE => (criterion::label(&word(of, "criterion")).to_owned(), RowFactors::new()),
         name => {
             let below = Some(criterion(of)).filter(|of| headed.contains(of));
             (format!("+ {}", recovery::label(&name)), below.unwrap_or_default())
         }
     };
-    let bases: Vec<(String, Variant)> = variants.iter().map(base).collect();
-    let mut called: Vec<String> = bases.iter().map(|(text, _)| text.clone()).collect();
-    for name in distinct(&bases) {
-        let alike: Vec<usize> = (0..bases.len()).filter(|&at| bases[at] == name).collect();
-        let words = factors::told_apart(&alike.iter().map(|&at| &variants[at]).collect::<Vec<_>>());
-        for (at, words) in alike.into_iter().zip(words).filter(|(_, words)| !words.is_empty()) {
-            called[at] = format!("{}, {words}", called[at]);
-        }
-    }
-    called
+    let bases: Vec<(String, RowFactors)> = variants.iter().map(base).collect();
+    let words = factors::besides(&bases, &variants.iter().collect::<Vec<_>>());
+    let named = |((text, _), words): ((String, RowFactors), String)| {
+        if words.is_empty() { text } else { format!("{text}, {words}") }
+    };
+    bases.into_iter().zip(words).map(named).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::Request;
+use super::VerifyRequest;
 use super::against::Checks;
 use super::draw::{cells, drawn};
 use super::finding::{Check, CheckKind, Work};
@@ -15,10 +15,9 @@ use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, MeasureId};
 use crate::model::EngineRequest;
 use crate::plan::{BackbonePlan, Evaluation};
-use crate::results::StoredEngine;
 
 /// What is drawn of a folder, to be computed.
-pub(super) struct Drawn {
+pub(super) struct DrawnPart {
     /// By what ran them.
     parts: Vec<EngineGrid>,
     /// Of the chunks.
@@ -27,10 +26,11 @@ pub(super) struct Drawn {
 }
 
 /// Cells that one engine runs.
+#[derive(Clone)]
 struct EngineGrid {
     grid: Grid,
     settings: RunSettings,
-    engine: StoredEngine,
+    engine: ComputeId,
 }
 
 /// Makes what the drawn cells of all folders need of each calibration in one pass over its text: by itself each folder would
@@ -38,7 +38,7 @@ struct EngineGrid {
 ///
 /// # Errors
 /// That the user asked to stop. What else fails is told of the folders that need it.
-pub(super) fn calibrate(all: &[&Drawn], request: &Request<'_>) -> Result<()> {
+pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
         match joined.iter_mut().find(|of| of.takes(part)) {
@@ -59,10 +59,10 @@ pub(super) fn calibrate(all: &[&Drawn], request: &Request<'_>) -> Result<()> {
 
 impl EngineGrid {
     fn without_evaluations(&self) -> Self {
-        let Self { mut grid, settings, engine } =
-            Self { grid: self.grid.clone(), engine: self.engine.clone(), ..*self };
-        (grid.evaluate.perplexity, grid.evaluate.tasks) = (Vec::new(), Vec::new());
-        Self { grid, settings, engine }
+        let mut part = self.clone();
+        part.grid.evaluate.perplexity.clear();
+        part.grid.evaluate.tasks.clear();
+        part
     }
 
     /// Whether the same names mean the same in both, and the same engine runs them.
@@ -70,10 +70,7 @@ impl EngineGrid {
         let (own, two) = (&self.grid, &other.grid);
         let backbones = own.backbones.iter().all(|(name, of)| two.backbones.get(name).is_none_or(|two| two == of));
         let corpora = own.corpora.iter().all(|(name, of)| two.corpora.get(name).is_none_or(|two| two == of));
-        backbones
-            && corpora
-            && self.engine.to_string() == other.engine.to_string()
-            && self.settings.batch_tokens == other.settings.batch_tokens
+        backbones && corpora && self.engine == other.engine && self.settings.batch_tokens == other.settings.batch_tokens
     }
 
     fn join(&mut self, other: &Self) {
@@ -91,8 +88,13 @@ impl EngineGrid {
 }
 
 /// Draws cells, and finds what they are made from; what is not there is told in the check of inputs.
-pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, notes: &mut Vec<String>) -> Drawn {
-    let mut drawn = Drawn { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
+pub(super) fn draw(
+    recorded: &Recorded,
+    request: &VerifyRequest<'_>,
+    finder: &Finder,
+    notes: &mut Vec<String>,
+) -> DrawnPart {
+    let mut drawn = DrawnPart { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
     let grid = match Grid::thawed(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
@@ -123,14 +125,12 @@ pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, 
         }
         _ => None,
     });
-    let engines: BTreeSet<String> =
-        cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone).to_string()).collect();
+    let engines: BTreeSet<ComputeId> = cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
     for engine in engines {
         let mut own = cut.clone();
-        own.cells.retain(|cell| recorded.numbers.engine(&cell.backbone).to_string() == engine);
+        own.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
         let Some(backbone) = own.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         own.backbones.retain(|name, _| own.cells.iter().any(|cell| cell.backbone == *name));
-        let engine = recorded.numbers.engine(&backbone);
         let asked = asked(&engine, &own, &backbone);
         if asked.is_none() {
             notes.push(format!("{engine} is not on this machine: computed here with what is"));
@@ -143,9 +143,9 @@ pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, 
     drawn
 }
 
-impl Drawn {
+impl DrawnPart {
     /// Which chunks: by what is measured of what, not by a name.
-    fn chunks(&self, request: &Request<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
+    fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let (seed, share) = (request.seed, self.share);
         move |backbone, of, chunks| {
             let measure = serde_json::to_string(&*of.measure).unwrap_or_default();
@@ -157,7 +157,7 @@ impl Drawn {
     ///
     /// # Errors
     /// That the user asked to stop. What else is wrong is told when it is computed.
-    pub(super) fn work(&self, request: &Request<'_>) -> Result<Work> {
+    pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         let mut work = Work::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
             work.cells += grid.cells.len();
@@ -183,7 +183,7 @@ impl Drawn {
     pub(super) fn check(
         self,
         recorded: &Recorded,
-        request: &Request<'_>,
+        request: &VerifyRequest<'_>,
         computed: &mut Computed,
     ) -> Result<Vec<Check>> {
         let draw = self.chunks(request);
@@ -192,7 +192,7 @@ impl Drawn {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw, computed) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.lack(format!("what {engine} ran"), error.one_line()),
+                Err(error) => checks.inputs.lack(format!("what {engine} ran"), error.one_line()),
             }
         }
         Ok(checks.all(recorded))
@@ -200,9 +200,8 @@ impl Drawn {
 }
 
 /// The engine that the record names, where it runs here.
-fn asked(of: &StoredEngine, grid: &Grid, backbone: &str) -> Option<EngineRequest> {
-    let StoredEngine { name, dtype, device } = of.clone();
-    let request = ComputeId { name, dtype, device }.request()?;
+fn asked(of: &ComputeId, grid: &Grid, backbone: &str) -> Option<EngineRequest> {
+    let request = of.request()?;
     request.choose(&grid.backbones.get(backbone)?.path).ok().map(|_| request)
 }
 

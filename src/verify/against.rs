@@ -9,13 +9,13 @@ use crate::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, Sampled
 use crate::grid::Grid;
 use crate::identity::{ComputeId, Identity};
 use crate::model::Tolerance;
-use crate::results::{StoredEngine, StoredNumber};
+use crate::results::StoredNumber;
 use crate::stage::operator::BoundaryResult;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 
 /// The checks of one folder.
 pub(super) struct Checks {
-    inputs: Check,
+    pub(super) inputs: Check,
     windows: Check,
     documents: Check,
     choices: Check,
@@ -37,14 +37,59 @@ impl Checks {
         }
     }
 
-    /// Nothing can be said of it.
-    pub(super) fn lack(&mut self, what: String, lacks: String) {
-        self.inputs.lack(what, lacks);
-    }
-
     /// A cell with its record.
-    pub(super) fn compare(&mut self, recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell) {
-        compare(recorded, engine, grid, cell, self);
+    pub(super) fn compare(&mut self, recorded: &Recorded, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
+        // Another engine may have computed here; all else has to be the same.
+        let own_engine = *cell.identity.engine == *engine;
+        let coarser = if engine.dtype == "f32" { &cell.identity.engine.dtype } else { &engine.dtype };
+        let tolerance = Tolerance::of(coarser);
+        let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
+        let identities = &recorded.numbers.identities;
+        let Some((name, _)) = identities.iter().find(|(_, of)| **of == identity) else {
+            let of = grid.cells[cell.cell].to_string();
+            self.inputs.lack(of, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
+            return;
+        };
+        let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
+        if let Some(failure) = &cell.failure {
+            let failed = own.iter().any(|of| of.failure.is_some());
+            match failed {
+                true => self.operators.agree(0.0),
+                false => self.operators.lack(name, format!("a result: {failure}")),
+            }
+            return;
+        }
+        if let Some(run) = recorded.run_cell(name) {
+            if let Some(selection) = &cell.selection {
+                match selection.removed == run.removed {
+                    true => self.selections.agree(0.0),
+                    false => {
+                        let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
+                        self.selections.differ(format!("{name}, removed layers"), said, None);
+                    }
+                }
+            }
+            boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
+        } else if cell.selection.is_some() {
+            self.selections.lack(name, "the cell in run.json");
+        }
+        let how = (tolerance, own_engine);
+        for scores in &cell.scores {
+            let of = |number: &&&StoredNumber| {
+                let items = number.losses.is_some() || number.right.is_some();
+                items && recorded.measure(number) == Some(&*scores.measure)
+            };
+            // A definition has several metrics.
+            let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
+            let none = match &scores.items {
+                SampledItems::Windows(_) | SampledItems::Documents(..) => false,
+                SampledItems::Defined(all) => all.is_empty(),
+            };
+            if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
+                self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
+            }
+            numbers.into_iter().for_each(|number| items(recorded, number, scores, how, self));
+        }
     }
 
     /// Each with how many numbers of its kind the record has.
@@ -70,63 +115,6 @@ impl Checks {
             self.selections.of(pruned),
             self.operators.of(boundaries),
         ]
-    }
-}
-
-fn compare(recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &SampledCell, checks: &mut Checks) {
-    // Another engine may have computed here; all else has to be the same.
-    let StoredEngine { name, dtype, device } = engine.clone();
-    let here_is = &*cell.identity.engine;
-    let own_engine = (&here_is.name, &here_is.dtype, &here_is.device) == (&name, &dtype, &device);
-    let here = cell.identity.engine.dtype.clone();
-    let coarser = if dtype == "f32" { here } else { dtype.clone() };
-    let tolerance = Tolerance::of(&coarser);
-    let identity = Identity { engine: Arc::new(ComputeId { name, dtype, device }), ..(*cell.identity).clone() };
-    let identities = &recorded.numbers.identities;
-    let Some((name, _)) = identities.iter().find(|(_, of)| **of == identity) else {
-        let of = grid.cells[cell.cell].to_string();
-        checks.inputs.lack(of, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
-        return;
-    };
-    let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
-    if let Some(failure) = &cell.failure {
-        let failed = own.iter().any(|of| of.failure.is_some());
-        match failed {
-            true => checks.operators.agree(0.0),
-            false => checks.operators.lack(name, format!("a result: {failure}")),
-        }
-        return;
-    }
-    if let Some(run) = recorded.run_cell(name) {
-        if let Some(selection) = &cell.selection {
-            match selection.removed == run.removed {
-                true => checks.selections.agree(0.0),
-                false => {
-                    let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
-                    checks.selections.differ(format!("{name}, removed layers"), said, None);
-                }
-            }
-        }
-        boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut checks.operators);
-    } else if cell.selection.is_some() {
-        checks.selections.lack(name, "the cell in run.json");
-    }
-    let how = (tolerance, own_engine);
-    for scores in &cell.scores {
-        let of = |number: &&&StoredNumber| {
-            let items = number.losses.is_some() || number.right.is_some();
-            items && recorded.measure(number) == Some(&*scores.measure)
-        };
-        // A definition has several metrics.
-        let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
-        let none = match &scores.items {
-            SampledItems::Windows(_) | SampledItems::Documents(..) => false,
-            SampledItems::Defined(all) => all.is_empty(),
-        };
-        if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
-            checks.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
-        }
-        numbers.into_iter().for_each(|number| items(recorded, number, scores, how, checks));
     }
 }
 
@@ -215,7 +203,6 @@ fn items(
                         checks.documents.agree(0.0);
                     }
                     Some(&bit) => {
-                        let word = |right: bool| if right { "right" } else { "wrong" };
                         let at = at(format!("document {place} of those that are scored"));
                         checks.documents.differ(at, [word(bit == '1'), word(found)], None);
                     }
@@ -229,12 +216,19 @@ fn items(
     }
 }
 
+fn word(right: bool) -> &'static str {
+    if right { "right" } else { "wrong" }
+}
+
+fn document(number: &StoredNumber, place: usize) -> String {
+    format!("{}, {}, document {place}", number.cell, number.column)
+}
+
 /// A text that another engine generates may part at any token whose second is near, and so may what is made of it.
 fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
     let said = number.right.as_deref().unwrap_or_default();
-    let word = |right: bool| if right { "right" } else { "wrong" };
     for (place, made) in made {
-        let at = || format!("{}, {}, document {place}", number.cell, number.column);
+        let at = || document(number, *place);
         match said.chars().nth(*place).map(|bit| bit == '1') {
             Some(said) if said == *made => check.agree(0.0),
             Some(said) if own_engine => check.differ(at(), [word(said), word(*made)], None),
@@ -249,7 +243,7 @@ fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check:
 fn losses(number: &StoredNumber, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
     let said = number.losses.as_deref().unwrap_or_default();
     for DocumentLoss { place, nats, tokens } in made {
-        let at = || format!("{}, {}, document {place}", number.cell, number.column);
+        let at = || document(number, *place);
         match said.get(*place) {
             Some(said) => check.number(at, *said, *nats, per_token * *tokens as f64),
             None => check.lack(at(), "its log-likelihood in the record"),

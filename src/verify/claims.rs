@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
 use super::record::Recorded;
-use crate::artifact::claims::{CLAIMS, Judged, about, judged_in, line, written};
+use crate::artifact::claims::{CLAIMS, JudgedClaim, about, judged_in, line, written};
 use crate::error::Result;
 use crate::files::regular;
 use crate::results::StoredResults;
 
 /// Judges the claims on the folders of one place and profile once, however many of these are checked.
 #[derive(Default)]
-pub(super) struct Judge(Mutex<HashMap<Place, Arc<Verdicts>>>);
+pub(super) struct Judge(Mutex<HashMap<ProfilePlace, Arc<Verdicts>>>);
 
 /// Folders beside each other, and the profile in question.
-type Place = (Vec<PathBuf>, String);
+type ProfilePlace = (Vec<PathBuf>, String);
 
 /// All claims, and the artifacts whose results are there.
 struct Verdicts {
     there: BTreeSet<String>,
-    judged: Vec<Judged<'static>>,
+    judged: Vec<JudgedClaim<'static>>,
 }
 
 impl Judge {

@@ -20,7 +20,7 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification, Work};
 
-use self::afresh::Drawn;
+use self::afresh::DrawnPart;
 use self::claims::Judge;
 use self::inputs::Finder;
 use self::record::Recorded;
@@ -30,7 +30,7 @@ use crate::results::StoredResults;
 use ghostlab_store::Store;
 
 /// What is to be checked, and with what.
-pub struct Request<'a> {
+pub struct VerifyRequest<'a> {
     /// The part of all items that is drawn.
     pub share: f64,
     pub seed: u64,
@@ -78,7 +78,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
 pub struct Prepared {
     folder: PathBuf,
     recorded: Recorded,
-    drawn: Drawn,
+    drawn: DrawnPart,
     checks: Vec<Check>,
     notes: Vec<String>,
 }
@@ -87,13 +87,13 @@ pub struct Prepared {
 ///
 /// # Errors
 /// A folder that cannot be read. What is wrong or lacks in it is told in its checks.
-pub fn prepare(folders: &[PathBuf], request: &Request<'_>) -> Result<Vec<Prepared>> {
+pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<Prepared>> {
     let (finder, judge) = (Finder::new(request.roots.clone()), Judge::default());
     folders.par_iter().map(|folder| Prepared::of(folder, request, &finder, &judge)).collect()
 }
 
 impl Prepared {
-    fn of(folder: &Path, request: &Request<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
+    fn of(folder: &Path, request: &VerifyRequest<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
         let recorded = Recorded::read(folder)?;
         let mut notes = Vec::new();
         let checks = vec![
@@ -119,11 +119,11 @@ impl Prepared {
     ///
     /// # Errors
     /// That the user asked to stop.
-    pub fn work(&self, request: &Request<'_>) -> Result<Work> {
+    pub fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         self.drawn.work(request)
     }
 
-    fn finish(self, request: &Request<'_>, computed: &mut Computed) -> Result<FolderCheck> {
+    fn finish(self, request: &VerifyRequest<'_>, computed: &mut Computed) -> Result<FolderCheck> {
         let Self { folder, recorded, drawn, mut checks, notes } = self;
         checks.extend(drawn.check(&recorded, request, computed)?);
         let (name, program) = (recorded.numbers.name, recorded.numbers.program);
@@ -135,8 +135,8 @@ impl Prepared {
 ///
 /// # Errors
 /// That the user asked to stop.
-pub fn finish(prepared: Vec<Prepared>, request: &Request<'_>) -> Result<Vec<FolderCheck>> {
-    let drawn: Vec<&Drawn> = prepared.iter().map(|of| &of.drawn).collect();
+pub fn finish(prepared: Vec<Prepared>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
+    let drawn: Vec<&DrawnPart> = prepared.iter().map(|of| &of.drawn).collect();
     afresh::calibrate(&drawn, request)?;
     let mut computed = Computed::default();
     prepared.into_iter().map(|of| of.finish(request, &mut computed)).collect()

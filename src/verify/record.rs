@@ -14,7 +14,7 @@ use crate::tasks::ChoiceResult;
 
 /// Of `run.json`.
 #[derive(Debug, Deserialize)]
-struct RunRecord {
+struct RunCells {
     #[serde(default)]
     cells: Vec<RunCell>,
 }
@@ -70,7 +70,7 @@ impl Recorded {
     /// A folder without numbers, or a damaged file.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let numbers = StoredResults::read(folder)?;
-        let RunRecord { cells } = Provenance::read(folder)?;
+        let RunCells { cells } = Provenance::read(folder)?;
         let path = folder.join(DOCUMENTS);
         let documents = path.exists().then(|| documents(&path)).transpose()?;
         Ok(Self { numbers, cells, documents })

@@ -67,6 +67,13 @@ impl PrintedTable {
     fn number(&self, row: usize, column: usize) -> Option<f64> {
         self.rows[row].get(column)?.parse().ok()
     }
+
+    /// A field that shows another number than was made.
+    fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
+        let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
+        let text = made.map_or("nothing".to_owned(), |of| of.to_string());
+        check.differ(at, [self.rows[row][column].clone(), text], by);
+    }
 }
 
 fn name(path: &Path) -> String {
@@ -75,6 +82,11 @@ fn name(path: &Path) -> String {
 
 fn alike(one: f64, two: f64) -> bool {
     (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
+}
+
+/// The same of numbers that may be absent.
+fn both_alike(one: Option<f64>, two: Option<f64>) -> bool {
+    one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| alike(one, two))
 }
 
 /// A row for each number, with its cell: over seeds the cells, and their mean.
@@ -100,21 +112,11 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
             let Some(place) = place else { continue };
             let found = table.number(row, place);
             let all: Vec<Option<f64>> = candidates.iter().map(|of| of[which]).collect();
-            let fits = |of: &Option<f64>| match (of, found) {
-                (Some(of), Some(found)) => alike(*of, found),
-                (None, None) => true,
-                _ => false,
-            };
             let failed = found.is_none() && table.rows[row].get(place).is_none_or(String::is_empty);
-            match all.iter().find(|of| fits(of)) {
-                Some(_) => check.agree(0.0),
-                None if failed && which == 0 && recorded_failure(recorded, &cells) => check.agree(0.0),
-                None => {
-                    let made = all.first().copied().flatten();
-                    let text = |of: Option<f64>| of.map_or("nothing".to_owned(), |of| of.to_string());
-                    let by = made.zip(found).map(|(made, found)| (made - found).abs());
-                    check.differ(at(), [table.rows[row][place].clone(), text(made)], by);
-                }
+            let failed = failed && which == 0 && recorded_failure(recorded, &cells);
+            match failed || all.iter().any(|of| both_alike(*of, found)) {
+                true => check.agree(0.0),
+                false => table.differs(at(), (row, place), all.first().copied().flatten(), check),
             }
         }
     }
@@ -144,12 +146,7 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
         let misses = |cell: &BTreeMap<String, Option<f64>>| -> Vec<(usize, Option<f64>)> {
             let wrong = |(at, head): &(usize, &str)| {
                 let value = cell.get(*head).copied().flatten();
-                let same = match (value, table.number(row, *at)) {
-                    (Some(one), Some(two)) => alike(one, two),
-                    (None, None) => true,
-                    _ => false,
-                };
-                (!same).then_some((*at, value))
+                (!both_alike(value, table.number(row, *at))).then_some((*at, value))
             };
             own.iter().filter_map(wrong).collect()
         };
@@ -164,11 +161,7 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
         let wrong = misses(free.remove(nearest));
         (wrong.len()..own.len()).for_each(|_| check.agree(0.0));
         for (at, made) in wrong {
-            let found = table.number(row, at);
-            let by = made.zip(found).map(|(made, found)| (made - found).abs());
-            let text = made.map_or("nothing".to_owned(), |of| of.to_string());
-            let place = format!("{}, line {}, {}", table.name, row + 2, table.heads[at]);
-            check.differ(place, [table.rows[row][at].clone(), text], by);
+            table.differs(format!("{}, line {}, {}", table.name, row + 2, table.heads[at]), (row, at), made, check);
         }
     }
 }

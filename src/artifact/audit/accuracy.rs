@@ -1,6 +1,6 @@
 //! What an accuracy can be: counts of right answers, and chance.
 
-use super::columns::{AuditTask, Columns};
+use super::columns::{AuditColumns, AuditTask};
 use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON, agree};
 use crate::artifact::paper::PaperNumber;
@@ -8,7 +8,7 @@ use crate::artifact::paper::PaperNumber;
 /// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
 /// is no task, or nobody says of how many documents. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
 /// than there are values of two decimals, so every value of its is possible, and some have two counts.
-pub(super) fn counts(entry: &PaperNumber, columns: &Columns) -> Option<Vec<(usize, f64)>> {
+pub(super) fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = (columns.task(&entry.record.metric)?.documents?, entry.record.value?);
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
@@ -23,7 +23,7 @@ fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f
     (first..=last).map(move |count| (count, 100.0 * count as f64 / documents))
 }
 
-pub(super) fn check_counts(entries: &[PaperNumber], columns: &Columns, findings: &mut Vec<Finding>) {
+pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
     for entry in entries {
         let documents = columns.task(&entry.record.metric).and_then(|task| task.documents);
         let (Some(fitting), Some(documents), Some(value)) = (counts(entry, columns), documents, entry.record.value)
@@ -42,12 +42,8 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &Columns, findings:
             .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})"))
             .collect();
         let (severity, note) = explanation(entry, value, &[below, above]);
-        findings.push(
-            Finding::new(Check::Count, severity, &entry.record.condition, &[entry])
-                .expected(shown.join(" or "))
-                .found(&entry.printed)
-                .note(note),
-        );
+        let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
+        findings.push(finding.says(shown.join(" or "), &entry.printed, note));
     }
 }
 
@@ -82,23 +78,20 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         }
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let all = in_words(cells.len());
-        let mut finding = Finding::new(Check::Chance, Severity::Suspicion, row.condition, &cells)
-            .expected("a task above chance")
-            .found(format!("{all} within {farthest:.1} standard errors of chance"))
-            .note(match constant(row) {
-                true => {
-                    let shown =
-                        fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
-                    let shown = shown.collect::<Vec<_>>().join(", ");
-                    format!(
-                        "{shown} are exactly the shares of one label: always the same answer, as when all scores are \
-                         equal or not a number"
-                    )
-                }
-                false => "the model has collapsed".to_owned(),
-            });
-        finding.column = format!("{all} tasks");
-        findings.push(finding);
+        let note = match constant(row) {
+            true => {
+                let shown = fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
+                let shown = shown.collect::<Vec<_>>().join(", ");
+                format!(
+                    "{shown} are exactly the shares of one label: always the same answer, as when all scores are equal or \
+                     not a number"
+                )
+            }
+            false => "the model has collapsed".to_owned(),
+        };
+        let found = format!("{all} within {farthest:.1} standard errors of chance");
+        let finding = Finding::new(Check::Chance, Severity::Suspicion, row.condition, &cells);
+        findings.push(finding.says("a task above chance", found, note).in_column(format!("{all} tasks")));
     }
 }
 
@@ -156,7 +149,11 @@ mod tests {
 
     fn count_severity(task: &str, printed: &str) -> Option<(Severity, String)> {
         let mut findings = Vec::new();
-        check_counts(&entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]), Columns::paper(), &mut findings);
+        check_counts(
+            &entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]),
+            AuditColumns::paper(),
+            &mut findings,
+        );
         findings.pop().map(|finding| (finding.severity, finding.expected))
     }
 
@@ -222,7 +219,7 @@ mod tests {
             let metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns.iter().copied()).collect();
             let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
             let mut findings = Vec::new();
-            check_chance(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+            check_chance(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
             findings
         };
         let findings = found(&at_chance);

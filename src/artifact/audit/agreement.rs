@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use super::finding::{Check, Finding, Severity, listed};
 use super::row::{EPSILON, agree, exact, loose};
 use crate::artifact::paper::PaperNumber;
+use crate::results::grouped;
 use crate::results::record::{Condition, DENSE};
 
 /// The first entry of a value, and all entries of it.
-type Values<'a> = Vec<Vec<&'a PaperNumber>>;
+type ValueGroups<'a> = Vec<Vec<&'a PaperNumber>>;
 
 /// Compares all values of a metric that the tables give for one condition: first where the condition is the same to the
 /// letter, then where it should be (another solver; the default number of sequences said or unsaid), which is a remark.
@@ -28,14 +29,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
         }
     }
     for group in groups.iter().filter(|group| group.len() > 1) {
-        let mut classes: Vec<(Condition, Vec<&PaperNumber>)> = Vec::new();
-        for &entry in group {
-            let condition = exact(&entry.record.condition);
-            match classes.iter_mut().find(|class| class.0 == condition) {
-                Some((_, class)) => class.push(entry),
-                None => classes.push((condition, vec![entry])),
-            }
-        }
+        let classes = grouped(group.iter().map(|&entry| (exact(&entry.record.condition), entry)));
         for (_, class) in &classes {
             within(&values(class), entries, findings);
         }
@@ -51,8 +45,8 @@ fn metric(entry: &PaperNumber) -> &str {
     }
 }
 
-fn values<'a>(class: &[&'a PaperNumber]) -> Values<'a> {
-    let mut values: Values<'a> = Vec::new();
+fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
+    let mut values: ValueGroups<'a> = Vec::new();
     for &entry in class {
         match values.iter_mut().find(|same| agree(same[0], entry)) {
             Some(same) => same.push(entry),
@@ -63,7 +57,7 @@ fn values<'a>(class: &[&'a PaperNumber]) -> Values<'a> {
 }
 
 /// One condition: every further value is held against the first.
-fn within(values: &Values, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
+fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
         let (one, two) = (first[0], other[0]);
@@ -81,7 +75,7 @@ fn within(values: &Values, entries: &[PaperNumber], findings: &mut Vec<Finding>)
             None if last_digit(one, two) => (Severity::Remark, "no more than the last digit".to_owned()),
             None => (Severity::Contradiction, elsewhere(one, two, entries)),
         };
-        findings.push(differing(severity, first, other).note(note));
+        findings.push(differing(severity, first, other, note));
     }
 }
 
@@ -94,17 +88,19 @@ fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Findin
             format!("{recovery} on {calibration}")
         };
         let note = format!("{} and {} should be the same", names(first[0]), names(other[0]));
-        findings.push(differing(Severity::Remark, first, other).note(note));
+        findings.push(differing(Severity::Remark, first, other, note));
     }
 }
 
-fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber]) -> Finding {
+fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
     let shown = |same: &[&PaperNumber]| {
         format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
     };
-    Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat())
-        .expected(shown(one))
-        .found(shown(other))
+    Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat()).says(
+        shown(one),
+        shown(other),
+        note,
+    )
 }
 
 /// Standard deviations within which two measurements of a latency agree.

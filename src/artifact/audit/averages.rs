@@ -1,7 +1,7 @@
 //! Means that are not the mean of their columns.
 
 use super::accuracy::counts;
-use super::columns::Columns;
+use super::columns::AuditColumns;
 use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON};
 use crate::artifact::paper::PaperNumber;
@@ -20,12 +20,8 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
                 continue;
             }
             if let Some((severity, mean, note)) = judge(cell, printed, &parts, of) {
-                findings.push(
-                    Finding::new(Check::Average, severity, row.condition, &[cell])
-                        .expected(mean)
-                        .found(&cell.printed)
-                        .note(note),
-                );
+                let finding = Finding::new(Check::Average, severity, row.condition, &[cell]);
+                findings.push(finding.says(mean, &cell.printed, note));
             }
         }
     }
@@ -35,41 +31,32 @@ fn judge(
     cell: &PaperNumber,
     printed: f64,
     parts: &[(&PaperNumber, f64)],
-    columns: &Columns,
+    columns: &AuditColumns,
 ) -> Option<(Severity, String, String)> {
-    let mean =
-        |values: &dyn Fn(&(&PaperNumber, f64)) -> f64| parts.iter().map(values).sum::<f64>() / number(parts.len());
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let half = cell.unit() / 2.0;
-    let of_printed = mean(&|part| part.1);
-    let tolerance = half + mean(&|part| part.0.unit() / 2.0);
+    let of_printed = mean(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
+    let tolerance = half + mean(&parts.iter().map(|part| part.0.unit() / 2.0).collect::<Vec<_>>());
     if (of_printed - printed).abs() > tolerance + EPSILON {
         let note =
             format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
         return Some((Severity::Contradiction, format!("{of_printed:.4}"), note));
     }
-    let known: Vec<(f64, f64)> = parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<_>>()?;
-    let low = known.iter().map(|bound| bound.0).sum::<f64>() / number(parts.len());
-    let high = known.iter().map(|bound| bound.1).sum::<f64>() / number(parts.len());
+    let (lows, highs): (Vec<f64>, Vec<f64>) =
+        parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let (low, high) = (mean(&lows), mean(&highs));
     if (low - half - EPSILON..=high + half + EPSILON).contains(&printed) {
         return None;
     }
     let expected = if high - low < EPSILON { format!("{low:.4}") } else { format!("{low:.4} to {high:.4}") };
-    Some((
-        Severity::Remark,
-        expected,
-        "the mean of the counts of right answers; printed is that of rounded columns".to_owned(),
-    ))
+    let note = "the mean of the counts of right answers; printed is that of rounded columns";
+    Some((Severity::Remark, expected, note.to_owned()))
 }
 
 /// The least and the greatest accuracy that a cell can stand for; None where its task is unknown or no count fits.
-fn bounds(entry: &PaperNumber, columns: &Columns) -> Option<(f64, f64)> {
+fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let fitting = counts(entry, columns)?;
     Some((fitting.first()?.1, fitting.last()?.1))
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a table has a dozen columns")]
-fn number(count: usize) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]
@@ -82,7 +69,7 @@ mod tests {
     fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {
         let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);
         let mut findings = Vec::new();
-        check(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+        check(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
         findings
     }
 

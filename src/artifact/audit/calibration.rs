@@ -32,20 +32,18 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let shared = row.shared_scores(actual);
         let cells: Vec<_> = shared.iter().flat_map(|(one, other)| [*one, *other]).collect();
         let printed = shared.iter().filter_map(|(one, _)| Some((one, stated.get(&one.record.metric)?.0)));
-        let expected = printed.clone().map(|(_, at_stated)| at_stated.printed.clone());
-        let found = printed.map(|(one, _)| one.printed.clone());
-        findings.push(
-            Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells)
-                .expected(format!("{STATED} sequences: {}", expected.collect::<Vec<_>>().join(" ")))
-                .found(format!("{count} sequences: {}", found.collect::<Vec<_>>().join(" ")))
-                .note(format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact)),
-        );
+        let (expected, found): (Vec<&str>, Vec<&str>) =
+            printed.map(|(one, at_stated)| (at_stated.printed.as_str(), one.printed.as_str())).unzip();
+        let said = |count: &str, printed: &[&str]| format!("{count} sequences: {}", printed.join(" "));
+        let note = format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact);
+        let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
+        findings.push(finding.says(said(STATED, &expected), said(count, &found), note));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
+    use super::super::columns::AuditColumns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
@@ -56,7 +54,7 @@ mod tests {
         };
         let entries = [row("t", "c4:32", "20.00"), row("t", "c4:128", "19.00"), row("u", "c4", own)].concat();
         let mut findings = Vec::new();
-        check(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+        check(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
         findings
     }
 

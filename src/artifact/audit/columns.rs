@@ -8,7 +8,7 @@ use crate::tasks::{TASKS, Task};
 
 /// What is known of a table's columns.
 #[derive(Debug, Clone)]
-pub struct Columns {
+pub struct AuditColumns {
     /// In the order of the table.
     pub tasks: Vec<AuditTask>,
     /// The column of their mean.
@@ -30,14 +30,14 @@ pub struct AuditTask {
     pub chance: Vec<f64>,
 }
 
-static PAPER: LazyLock<Columns> = LazyLock::new(|| Columns {
+static PAPER: LazyLock<AuditColumns> = LazyLock::new(|| AuditColumns {
     tasks: TASKS.iter().filter(|task| task.in_paper).map(|task| AuditTask::of(task.name, task)).collect(),
     accuracy: metric::ACCURACY.id.to_owned(),
     texts: metric::texts(),
     perplexity: metric::PERPLEXITY.id.to_owned(),
 });
 
-impl Columns {
+impl AuditColumns {
     /// Those of the paper's tables.
     pub fn paper() -> &'static Self {
         &PAPER

@@ -47,47 +47,33 @@ fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNu
         note.push_str(&format!("; but {}", pairs.collect::<Vec<_>>().join(", ")));
     }
     let cells: Vec<&PaperNumber> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
-    let mut finding = Finding::new(Check::Copy, severity, row.condition, &cells)
-        .expected("a row of its own")
-        .found(format!("that of {} ({})", words(first.condition), first.artifact))
-        .note(note);
-    if differing.is_empty() {
-        finding.column = format!("all {} scores", shared.len());
-    }
-    finding
+    let found = format!("that of {} ({})", words(first.condition), first.artifact);
+    let finding = Finding::new(Check::Copy, severity, row.condition, &cells).says("a row of its own", found, note);
+    if differing.is_empty() { finding.in_column(format!("all {} scores", shared.len())) } else { finding }
 }
 
 fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (Severity, String) {
     let (a, b) = (one.condition, other.condition);
+    let part = if entirely { "" } else { "a part of " };
     if a.criterion.is_empty() && b.criterion.is_empty() {
-        let part = if entirely { "" } else { "a part of " };
         return (Severity::Suspicion, format!("{part}one row of values under two names"));
     }
     if a.backbone != b.backbone {
-        let part = if entirely { "" } else { "a part of " };
         return (Severity::Contradiction, format!("{part}one row of values under two backbones"));
     }
     let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
     if same_cut && a.recovery == b.recovery {
         // The criterion alone differs. Equal selections give equal rows, whatever the recovery and the metric.
-        return match (entirely, unlike(rows, one, other)) {
+        let elsewhere = unlike(rows, one, other).map(|elsewhere| format!("the criteria differ in {elsewhere}"));
+        return match (entirely, elsewhere) {
             (true, None) => (Severity::Remark, "the same selection, or copied".to_owned()),
-            (true, Some(elsewhere)) => {
-                (Severity::Suspicion, format!("the same selection, or copied; but the criteria differ in {elsewhere}"))
-            }
+            (true, Some(unlike)) => (Severity::Suspicion, format!("the same selection, or copied; but {unlike}")),
             (false, None) => (Severity::Suspicion, "the same selection, or copied in part".to_owned()),
-            (false, Some(elsewhere)) => {
-                (Severity::Contradiction, format!("copied in part: the criteria differ in {elsewhere}"))
-            }
+            (false, Some(unlike)) => (Severity::Contradiction, format!("copied in part: {unlike}")),
         };
     }
-    if both_at_chance(one, other) {
-        return (
-            Severity::Suspicion,
-            "both have collapsed, so they agree because nothing is left, or copied".to_owned(),
-        );
-    }
     let words = match (entirely, same_cut) {
+        _ if both_at_chance(one, other) => "both have collapsed, so they agree because nothing is left, or copied",
         (true, true) => "a recovery that changed nothing, or copied",
         (true, false) => "copied",
         (false, _) => "copied in part",
@@ -131,19 +117,15 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             } else {
                 (Severity::Contradiction, "given twice, with two values")
             };
-            findings.push(
-                Finding::new(Check::Duplicate, severity, row.condition, &[first, cell])
-                    .expected(&first.printed)
-                    .found(&cell.printed)
-                    .note(note),
-            );
+            let finding = Finding::new(Check::Duplicate, severity, row.condition, &[first, cell]);
+            findings.push(finding.says(&first.printed, &cell.printed, note));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
+    use super::super::columns::AuditColumns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
     use crate::metric;
@@ -161,7 +143,7 @@ mod tests {
             })
             .collect();
         let mut findings = Vec::new();
-        check_rows(&AuditRow::group(&all, Columns::paper()), &mut findings);
+        check_rows(&AuditRow::group(&all, AuditColumns::paper()), &mut findings);
         findings
     }
 
@@ -242,7 +224,7 @@ mod tests {
         let found = |metrics: &[(&str, &str)]| {
             let entries = entries("t", condition, metrics);
             let mut findings = Vec::new();
-            check_duplicates(&AuditRow::group(&entries, Columns::paper()), &mut findings);
+            check_duplicates(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
             findings.iter().map(|finding| (finding.severity, finding.places.clone())).collect::<Vec<_>>()
         };
         let latency = "prefill_ms:seq=512:batch=1";

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::row::words;
 use crate::artifact::paper::PaperNumber;
+use crate::results::distinct;
 use crate::results::record::Condition;
 
 /// What was checked.
@@ -126,29 +127,18 @@ impl Finding {
         }
     }
 
-    pub(super) fn expected(mut self, expected: impl Into<String>) -> Self {
-        self.expected = expected.into();
-        self
+    /// What is expected, what is found, and how that may have come about.
+    pub(super) fn says(self, expected: impl Into<String>, found: impl Into<String>, note: impl Into<String>) -> Self {
+        Self { expected: expected.into(), found: found.into(), note: note.into(), ..self }
     }
 
-    pub(super) fn found(mut self, found: impl Into<String>) -> Self {
-        self.found = found.into();
-        self
-    }
-
-    pub(super) fn note(mut self, note: impl Into<String>) -> Self {
-        self.note = note.into();
-        self
+    /// In a column of this name.
+    pub(super) fn in_column(self, column: impl Into<String>) -> Self {
+        Self { column: column.into(), ..self }
     }
 }
 
 /// With commas, each once, in the order of their first coming.
 pub(super) fn listed(items: impl Iterator<Item = String>) -> String {
-    let mut seen: Vec<String> = Vec::new();
-    for item in items {
-        if !seen.contains(&item) {
-            seen.push(item);
-        }
-    }
-    seen.join(", ")
+    distinct(&items.collect::<Vec<_>>()).join(", ")
 }

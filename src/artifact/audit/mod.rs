@@ -31,7 +31,7 @@ mod render;
 mod row;
 mod speedup;
 
-pub use columns::{AuditTask, Columns};
+pub use columns::{AuditColumns, AuditTask};
 pub use finding::{Check, Finding, Severity};
 pub use render::{csv, json, text};
 
@@ -43,11 +43,11 @@ use row::AuditRow;
 ///
 /// Entries without a value take part in no check but that for duplicates.
 pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
-    run_with(entries, Columns::paper())
+    run_with(entries, AuditColumns::paper())
 }
 
 /// The same of any tables, whose columns mean this.
-pub fn run_with(entries: &[PaperNumber], columns: &Columns) -> Vec<Finding> {
+pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding> {
     let rows = AuditRow::group(entries, columns);
     let mut findings = Vec::new();
     averages::check(&rows, &mut findings);

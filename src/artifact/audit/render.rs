@@ -2,6 +2,7 @@
 
 use super::finding::{Check, Finding, Severity};
 use crate::error::{Error, Result};
+use crate::results::csv_text;
 
 /// The columns of a finding, in the order of the CSV.
 const COLUMNS: [&str; 9] = ["severity", "check", "artifact", "row", "column", "expected", "found", "note", "places"];
@@ -65,13 +66,11 @@ fn aligned(findings: &[&Finding]) -> String {
 }
 
 /// One finding a line, below a head.
-pub fn csv(findings: &[Finding]) -> String {
-    let line = |cells: [&str; 9]| format!("{}\n", cells.map(quoted).join(","));
-    std::iter::once(line(COLUMNS)).chain(findings.iter().map(|finding| line(cells(finding)))).collect()
-}
-
-fn quoted(cell: &str) -> String {
-    if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
+///
+/// # Errors
+/// A finding that cannot be written, which is a fault of the program.
+pub fn csv(findings: &[Finding]) -> Result<String> {
+    csv_text([COLUMNS].into_iter().chain(findings.iter().map(cells)))
 }
 
 /// A list of objects, one for each finding.
@@ -94,13 +93,10 @@ mod tests {
             entry("t", "b,32,0,dense,none,false,c4", "ppl_c4", "9.00"),
             entry("table7", "b,32,7,sleb,none,true,c4", "copa", "9.50"),
         );
-        let new = |entry, check, severity| {
-            Finding::new(check, severity, &one.record.condition, &[entry]).expected("5").found("9")
+        let new = |entry, severity, note| {
+            Finding::new(Check::Agreement, severity, &one.record.condition, &[entry]).says("5", "9", note)
         };
-        vec![
-            new(&one, Check::Agreement, Severity::Contradiction).note("a \"word\", and a line\nmore"),
-            new(&two, Check::Agreement, Severity::Remark),
-        ]
+        vec![new(&one, Severity::Contradiction, "a \"word\", and a line\nmore"), new(&two, Severity::Remark, "")]
     }
 
     #[test]
@@ -133,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_cell_of_csv_with_commas_and_quotes_is_one_cell() {
-        let csv = csv(&findings());
+        let csv = csv(&findings()).unwrap();
         assert!(csv.starts_with("severity,check,artifact,row,column,expected,found,note,places\n"), "{csv}");
         assert!(
             csv.contains(

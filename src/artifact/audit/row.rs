@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// For sums of decimal fractions, which a binary number does not hold exactly.
 pub(super) const EPSILON: f64 = 1e-9;
 
-use super::columns::Columns;
+use super::columns::AuditColumns;
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE};
@@ -16,7 +16,7 @@ pub(super) struct AuditRow<'a> {
     pub(super) artifact: &'a str,
     pub(super) condition: &'a Condition,
     /// What its columns mean.
-    pub(super) columns: &'a Columns,
+    pub(super) columns: &'a AuditColumns,
     /// In the table's order; a metric that is given twice is here twice.
     pub(super) cells: Vec<&'a PaperNumber>,
     /// The first cell of each metric, by its name.
@@ -27,7 +27,7 @@ pub(super) struct AuditRow<'a> {
 
 impl<'a> AuditRow<'a> {
     /// The rows of all tables, in the order of their first cells.
-    pub(super) fn group(entries: &'a [PaperNumber], columns: &'a Columns) -> Vec<Self> {
+    pub(super) fn group(entries: &'a [PaperNumber], columns: &'a AuditColumns) -> Vec<Self> {
         let mut rows: Vec<Self> = Vec::new();
         let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
         for entry in entries {
@@ -46,7 +46,7 @@ impl<'a> AuditRow<'a> {
             rows[index].cells.push(entry);
             rows[index].first.entry(entry.record.metric.as_str()).or_insert(entry);
         }
-        let Columns { accuracy, perplexity, .. } = columns;
+        let AuditColumns { accuracy, perplexity, .. } = columns;
         let scores = columns.task_names().into_iter().chain(columns.text_names());
         let scores: Vec<&str> = scores.chain([accuracy.as_str(), perplexity.as_str()]).collect();
         for row in &mut rows {

@@ -24,12 +24,10 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         if (least - half..=most + half).contains(&speedup) {
             continue;
         }
-        let mut finding = Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, own.0])
-            .expected(format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed))
-            .found(&cell.printed)
-            .note(format!("rounding allows {least:.4} to {most:.4}"));
-        cell.record.metric.clone_into(&mut finding.column);
-        findings.push(finding);
+        let expected = format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed);
+        let note = format!("rounding allows {least:.4} to {most:.4}");
+        let finding = Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, own.0]);
+        findings.push(finding.says(expected, &cell.printed, note).in_column(&cell.record.metric));
     }
 }
 
@@ -40,7 +38,7 @@ fn bounds((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
+    use super::super::columns::AuditColumns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
@@ -48,7 +46,7 @@ mod tests {
         let dense = entries("t", "b,32,0,dense,none,false,c4", &[("prefill_ms", "362.6"), ("speedup", "1.00")]);
         let row = entries("t", "b,32,7,sleb,none,false,c4", &[("prefill_ms", latency), ("speedup", speedup)]);
         let mut findings = Vec::new();
-        check(&AuditRow::group(&[dense, row].concat(), Columns::paper()), &mut findings);
+        check(&AuditRow::group(&[dense, row].concat(), AuditColumns::paper()), &mut findings);
         findings.len()
     }
 

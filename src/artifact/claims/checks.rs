@@ -1,6 +1,6 @@
 //! What each claim of `claims.yaml` comes to: a short function over the numbers of one setting.
 
-use super::outcome::Check;
+use super::outcome::ClaimCheck;
 use super::setting::ClaimSetting;
 use crate::metric;
 use crate::recovery::NONE;
@@ -40,7 +40,7 @@ const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];
 const DEVIATIONS: f64 = 3.0;
 
 /// What decides a claim over one setting.
-pub(super) type Checked = fn(&ClaimSetting<'_>) -> Check;
+pub(super) type Checked = fn(&ClaimSetting<'_>) -> ClaimCheck;
 /// Which settings a claim is about.
 pub(super) type Only = fn(&Condition) -> bool;
 
@@ -97,7 +97,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     }),
     ("table5-linearpatch", |of| {
         let better = |metric| of.lead(metric, GHOSTED, &[DIAG, ROTATE]).above(0.0);
-        Check::all([ACCURACY, PERPLEXITY].map(better))
+        ClaimCheck::all([ACCURACY, PERPLEXITY].map(better))
     }),
     ("figure5-highest", |of| of.best(ACCURACY, GHOSTED, &DEPTHS_SHOWN)),
     ("figure5-gap-widens", |of| lead_widens(of, ACCURACY, &DEPTHS_SHOWN)),
@@ -122,11 +122,11 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("tableA7-gap-widens", |of| lead_widens(of, ACCURACY, &REPAIRS)),
     ("tableA10-identical", |of| {
         let identical = |metric| of.value(metric, SVD).equal(of.value(metric, SOLVE));
-        Check::all(A10.map(identical)).and(identical(PERPLEXITY))
+        ClaimCheck::all(A10.map(identical)).and(identical(PERPLEXITY))
     }),
     ("tableA10-negligible", |of| {
         let negligible = |metric| of.gap(metric, SVD, SOLVE).abs().below(0.001 * of.value(metric, SOLVE));
-        Check::all(A10.map(negligible))
+        ClaimCheck::all(A10.map(negligible))
     }),
     ("table5-identical-cost", |of| {
         let same = |other| {
@@ -134,7 +134,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
             let memory = of.value(MEMORY, GHOSTED).equal(of.value(MEMORY, other));
             apart.at_most(0.01 * of.value(PREFILL, other)).and(memory)
         };
-        Check::all([DIAG, ROTATE].map(same))
+        ClaimCheck::all([DIAG, ROTATE].map(same))
     }),
     ("table5-half-a-millisecond", |of| (of.value(PREFILL, GHOSTED) - of.value(PREFILL, ROTATE)).abs().at_most(0.5)),
     ("tableA8-matches-linearpatch", matches_linearpatch),
@@ -146,40 +146,40 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
 ];
 
 /// Of all rows of a setting, those of the criteria without a recovery among them, ghosted has the highest accuracy.
-fn highest_of_all_rows(of: &ClaimSetting<'_>) -> Check {
+fn highest_of_all_rows(of: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = of.criterion("llm-streamline");
     let above = |criterion| streamlined.value(ACCURACY, GHOSTED).above(of.criterion(criterion).value(ACCURACY, NONE));
     streamlined.best(ACCURACY, GHOSTED, &ROWS).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
 /// The lead over the best other repair is larger at the deepest cut than at the shallowest.
-fn lead_widens(of: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> Check {
+fn lead_widens(of: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
     of.between_depths(|deep, shallow| deep.lead(metric, GHOSTED, rivals).above(shallow.lead(metric, GHOSTED, rivals)))
 }
 
-fn matches_linearpatch(of: &ClaimSetting<'_>) -> Check {
+fn matches_linearpatch(of: &ClaimSetting<'_>) -> ClaimCheck {
     let at = |prompt: &String| {
         let near = |other| {
             let apart = (of.value(prompt, GHOSTED) - of.value(prompt, other)).abs();
             apart.at_most(DEVIATIONS * of.noise(prompt, GHOSTED, other))
         };
-        Check::all([DIAG, ROTATE].map(near))
+        ClaimCheck::all([DIAG, ROTATE].map(near))
     };
-    Check::all(of.prompts(PREFILL, &[GHOSTED, DIAG, ROTATE]).iter().map(at))
+    ClaimCheck::all(of.prompts(PREFILL, &[GHOSTED, DIAG, ROTATE]).iter().map(at))
 }
 
-fn speedup_stays(of: &ClaimSetting<'_>) -> Check {
+fn speedup_stays(of: &ClaimSetting<'_>) -> ClaimCheck {
     let at = |prompt: &String| {
         let saved = |recovery| of.of_dense(prompt) - of.value(prompt, recovery);
         saved(GHOSTED).above(0.0).and(saved(GHOSTED).at_least(0.9 * saved(NONE)))
     };
-    Check::all(of.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(at))
+    ClaimCheck::all(of.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(at))
 }
 
-fn overhead_is_small(of: &ClaimSetting<'_>) -> Check {
+fn overhead_is_small(of: &ClaimSetting<'_>) -> ClaimCheck {
     let at = |prompt: &String| {
         let one_layer = (1.0 / of.depth()) * (of.of_dense(prompt) - of.value(prompt, NONE));
         (of.value(prompt, GHOSTED) - of.value(prompt, NONE)).below(one_layer)
     };
-    Check::all(of.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(at))
+    ClaimCheck::all(of.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(at))
 }

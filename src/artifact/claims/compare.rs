@@ -10,7 +10,7 @@ use crate::artifact::paper::PaperTable;
 
 /// A claim, judged on the paper's own numbers and on ours.
 #[derive(Debug, Clone)]
-pub struct Judged<'a> {
+pub struct JudgedClaim<'a> {
     pub claim: &'a Claim,
     pub paper: ClaimVerdict,
     pub ours: ClaimVerdict,
@@ -24,7 +24,7 @@ pub fn judged<'a>(
     paper: &Artifacts,
     ours: &Artifacts,
     profile: &str,
-) -> Vec<Judged<'a>> {
+) -> Vec<JudgedClaim<'a>> {
     // A figure of the paper has no table of numbers.
     let absent_of_paper = |artifact: &str| {
         let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
@@ -35,7 +35,7 @@ pub fn judged<'a>(
     };
     claims
         .into_iter()
-        .map(|claim| Judged {
+        .map(|claim| JudgedClaim {
             claim,
             paper: claim.judge(paper, absent_of_paper),
             ours: claim.judge(ours, absent_of_ours),
@@ -46,9 +46,9 @@ pub fn judged<'a>(
 
 /// One line for each claim, `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6, all needed: FAILS`; below
 /// it how the sentence is read, and the settings on either side in which it is not true, with their numbers.
-pub fn render(judged: &[Judged<'_>]) -> String {
+pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let mut text = String::new();
-    for Judged { claim, paper, ours, profile } in judged {
+    for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
             [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word().to_uppercase()));
         let _ =

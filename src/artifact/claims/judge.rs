@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::claim::{Claim, ClaimAxis, Needed};
-use super::outcome::{Check, Judgement};
-use super::run::{ArtifactNumbers, Artifacts, Known, apart};
+use super::outcome::{ClaimCheck, Judgement};
+use super::run::{ArtifactNumbers, Artifacts, KnownNumber, apart};
 use super::setting::{ClaimSetting, NOISY};
 use crate::identity::{Aspect, Leaves, differs};
 use crate::metric::Metric;
 use crate::recovery;
+use crate::results::grouped;
 use crate::results::record::{Condition, DENSE, Record};
 
 /// Whether a claim holds, and on what that rests.
@@ -65,32 +66,25 @@ impl Claim {
         let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
-        let mut groups: Vec<(Vec<String>, Vec<Known<'_>>)> = Vec::new();
         let mut seen = BTreeSet::new();
-        for known in artifacts.iter().flat_map(|(_, artifact)| artifact.known()).filter(|known| about(&known.record)) {
-            let Known { record, identity } = known;
-            if !seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), identity)) {
-                continue;
-            }
-            let key = key(record);
-            match groups.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, all)) => all.push(known),
-                None => groups.push((key, vec![known])),
-            }
-        }
+        let known = artifacts.iter().flat_map(|(_, artifact)| artifact.known());
+        let known = known.filter(|known| about(&known.record)).filter(|KnownNumber { record, identity }| {
+            seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), *identity))
+        });
+        let mut groups: Vec<ClaimGroup<'_>> = grouped(known.map(|known| (key(known.record), known)));
         let everywhere = |wanted: &Vec<String>| {
             artifacts.iter().all(|(_, of)| of.records.iter().filter(about).any(|record| key(record) == *wanted))
         };
         groups.retain(|(key, _)| everywhere(key));
         let groups = self.by_measurement(groups);
         let cuts: Vec<Option<String>> = (0..groups.len()).map(|at| self.cut_of(&groups, at)).collect();
-        let judged = |((key, known), cut_of): (Group<'_>, Option<String>)| {
+        let judged = |((key, known), cut_of): (ClaimGroup<'_>, Option<String>)| {
             let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
             let backbone = records.first().map(|record| &record.condition.backbone);
             let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
             let dense = dense.filter(|of| of.condition.criterion == DENSE && Some(&of.condition.backbone) == backbone);
             let setting = ClaimSetting::new(records).beside(dense.collect());
-            let Check { outcome, mut shown } = (self.check)(&setting);
+            let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
             let several = differing(&known);
             if outcome == Judgement::Unknown && !several.is_empty() {
                 shown = format!("{shown}; its cells differ in {}", several.join(", "));
@@ -107,9 +101,9 @@ impl Claim {
 
     /// The same with criteria that made one cut as one setting under all their names: where everything that they scored is
     /// alike they chose the same layers, and one measurement counts once.
-    fn by_measurement<'a>(&self, groups: Vec<Group<'a>>) -> Vec<Group<'a>> {
+    fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
-        let mut cuts: Vec<Group<'a>> = Vec::new();
+        let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
         for (key, all) in groups {
             let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
             match cuts.iter_mut().find(|(known, first)| others(known) && alike(first, &all, |_| true)) {
@@ -122,7 +116,7 @@ impl Claim {
 
     /// The criterion of the first group before this one that removes the same layers: where nothing is repaired, all scores
     /// are alike. What repairs measure of a cut may hang on its criterion.
-    fn cut_of(&self, groups: &[Group<'_>], at: usize) -> Option<String> {
+    fn cut_of(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];
         let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
@@ -154,15 +148,15 @@ impl Claim {
 }
 
 /// What tells a setting from the others, and its numbers.
-type Group<'a> = (Vec<String>, Vec<Known<'a>>);
+type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
 /// So many scores that are alike are no chance, as in the audit of the paper's tables.
 const ENOUGH: usize = 3;
 
 /// Whether two groups have the same scores, as a table prints them, whatever their criteria; of those that are asked for.
-fn alike(one: &[Known<'_>], other: &[Known<'_>], asked: impl Fn(&Record) -> bool) -> bool {
-    let scores = |all: &[Known<'_>]| -> BTreeMap<(String, Condition), Option<String>> {
-        let score = |known: &Known<'_>| {
+fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], asked: impl Fn(&Record) -> bool) -> bool {
+    let scores = |all: &[KnownNumber<'_>]| -> BTreeMap<(String, Condition), Option<String>> {
+        let score = |known: &KnownNumber<'_>| {
             let Record { condition, metric, value, .. } = known.record;
             let decimals = Metric::find(metric).map_or(2, |metric| metric.decimals);
             let condition = Condition { criterion: String::new(), ..condition.clone() };
@@ -175,9 +169,9 @@ fn alike(one: &[Known<'_>], other: &[Known<'_>], asked: impl Fn(&Record) -> bool
 }
 
 /// The aspects in which numbers differ that a claim cannot tell apart: they have one condition and one metric.
-fn differing(known: &[Known<'_>]) -> Vec<String> {
+fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
     let mut alike: BTreeMap<_, Vec<&Leaves>> = BTreeMap::new();
-    for Known { record, identity } in known {
+    for KnownNumber { record, identity } in known {
         alike.entry((&record.condition, &record.metric)).or_default().extend(*identity);
     }
     let pairs = alike.values().flat_map(|all| all.windows(2));

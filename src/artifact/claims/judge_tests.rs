@@ -1,7 +1,7 @@
 //! Settings, and the count that a verdict is.
 
 use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
-use super::super::run::Run;
+use super::super::run::ClaimRun;
 use super::super::samples::{record, with_metric};
 use super::*;
 use crate::identity::leaves;
@@ -122,7 +122,7 @@ fn a_claim_that_joins_artifacts_is_about_the_settings_that_all_have() {
 
 #[test]
 fn a_claim_joins_only_runs_that_agree() {
-    let run = |program: &str| Some(Run { program: program.into(), gate: true });
+    let run = |program: &str| Some(ClaimRun { program: program.into(), gate: true });
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
     both.get_mut("table2").unwrap().run = run("one");
     both.get_mut("tableA7").unwrap().run = run("one");
@@ -143,7 +143,7 @@ fn a_claim_joins_only_runs_that_agree() {
 fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
     let counted = |gate| {
         let mut one = artifacts(&[("table2", records())]);
-        one.get_mut("table2").unwrap().run = Some(Run { program: "one".into(), gate });
+        one.get_mut("table2").unwrap().run = Some(ClaimRun { program: "one".into(), gate });
         claim(Needed::Most).judge(&one, |_| String::new()).count()
     };
     assert_eq!(counted(true), "3 of 4, most needed");
@@ -228,7 +228,7 @@ fn a_claim_on_times_that_are_noise_is_unknown_and_says_how_to_time_again_where_t
     assert_eq!((printed.outcome, printed.unknown), (Judgement::Unknown, 1));
     let said = "noise: prefill_ms of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
     assert_eq!(printed.reason.as_deref(), Some(said));
-    let ours = judge(5.0, Some(Run::default())).reason.unwrap();
+    let ours = judge(5.0, Some(ClaimRun::default())).reason.unwrap();
     assert_eq!(ours, format!("{said}; the same command with --retime times again"));
 }
 

@@ -42,9 +42,9 @@ mod place_tests;
 mod samples;
 
 pub use claim::{Claim, ClaimAxis, Needed};
-pub use compare::{Judged, judged, render};
+pub use compare::{JudgedClaim, judged, render};
 pub use judge::{ClaimVerdict, SettingVerdict};
 pub use outcome::Judgement;
-pub use run::{ArtifactNumbers, Artifacts, Run};
+pub use run::{ArtifactNumbers, Artifacts, ClaimRun};
 pub use sentences::claims;
 pub use written::{CLAIMS, about, judged_in, line, row, written};

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::ops::{Mul, Sub};
 
-use super::outcome::Check;
+use super::outcome::ClaimCheck;
 
 /// A number and what it was made of, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`; or why it is not known.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,23 +24,23 @@ impl Quantity {
         }
     }
 
-    pub(super) fn above(&self, other: impl Into<Quantity>) -> Check {
+    pub(super) fn above(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_gt)
     }
 
-    pub(super) fn at_least(&self, other: impl Into<Quantity>) -> Check {
+    pub(super) fn at_least(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_ge)
     }
 
-    pub(super) fn below(&self, other: impl Into<Quantity>) -> Check {
+    pub(super) fn below(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_lt)
     }
 
-    pub(super) fn at_most(&self, other: impl Into<Quantity>) -> Check {
+    pub(super) fn at_most(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_le)
     }
 
-    pub(super) fn equal(&self, other: impl Into<Quantity>) -> Check {
+    pub(super) fn equal(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_eq)
     }
 
@@ -61,14 +61,14 @@ impl Quantity {
         })
     }
 
-    fn compared(&self, other: &Self, holds: fn(Ordering) -> bool) -> Check {
+    fn compared(&self, other: &Self, holds: fn(Ordering) -> bool) -> ClaimCheck {
         match (&self.0, &other.0) {
             (Ok((a, a_shown)), Ok((b, b_shown))) => {
                 let order = order(*a, *b);
-                Check::known(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
+                ClaimCheck::known(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
             }
-            (Err(a), Err(b)) if a != b => Check::unknown(format!("{a}; {b}")),
-            (Err(reason), _) | (_, Err(reason)) => Check::unknown(reason.clone()),
+            (Err(a), Err(b)) if a != b => ClaimCheck::unknown(format!("{a}; {b}")),
+            (Err(reason), _) | (_, Err(reason)) => ClaimCheck::unknown(reason.clone()),
         }
     }
 

@@ -6,13 +6,13 @@ pub use crate::artifact::page::Judgement;
 
 /// A check on one setting, with the numbers that it rests on, or what is missing of them.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Check {
+pub(super) struct ClaimCheck {
     pub(super) outcome: Judgement,
     /// What is, whatever was asked: `ghosted 60.10 > replaceme-ls 59.45`.
     pub(super) shown: String,
 }
 
-impl Check {
+impl ClaimCheck {
     pub(super) fn known(holds: bool, shown: String) -> Self {
         Self { outcome: if holds { Judgement::Holds } else { Judgement::Fails }, shown }
     }
@@ -39,8 +39,8 @@ impl Check {
     }
 
     /// All of them.
-    pub(super) fn all(checks: impl IntoIterator<Item = Check>) -> Self {
-        checks.into_iter().reduce(Check::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
+    pub(super) fn all(checks: impl IntoIterator<Item = ClaimCheck>) -> Self {
+        checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn one_that_fails_decides_and_one_that_is_unknown_leaves_it_open() {
         let both = |a, b| {
-            let check = |outcome| Check { outcome, shown: String::new() };
+            let check = |outcome| ClaimCheck { outcome, shown: String::new() };
             check(a).and(check(b)).outcome
         };
         assert_eq!(both(Judgement::Holds, Judgement::Holds), Judgement::Holds);
@@ -63,11 +63,14 @@ mod tests {
 
     #[test]
     fn of_what_is_open_only_what_leaves_it_open_is_shown_and_once() {
-        let holds = || Check::known(true, "1 < 2".to_owned());
-        let open = |reason: &str| Check::unknown(reason.to_owned());
-        assert_eq!(Check::all([holds(), open("noise"), holds(), open("noise")]), open("noise"));
-        assert_eq!(Check::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
-        assert_eq!(Check::all([holds(), holds()]).shown, "1 < 2; 1 < 2");
-        assert_eq!(Check::all([open("noise"), Check::known(false, "1 > 2".to_owned())]).shown, "noise; 1 > 2");
+        let holds = || ClaimCheck::known(true, "1 < 2".to_owned());
+        let open = |reason: &str| ClaimCheck::unknown(reason.to_owned());
+        assert_eq!(ClaimCheck::all([holds(), open("noise"), holds(), open("noise")]), open("noise"));
+        assert_eq!(ClaimCheck::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
+        assert_eq!(ClaimCheck::all([holds(), holds()]).shown, "1 < 2; 1 < 2");
+        assert_eq!(
+            ClaimCheck::all([open("noise"), ClaimCheck::known(false, "1 > 2".to_owned())]).shown,
+            "noise; 1 > 2"
+        );
     }
 }

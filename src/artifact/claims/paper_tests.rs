@@ -13,13 +13,13 @@ fn paper() -> Artifacts {
     crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), artifact(table))).collect()
 }
 
-fn on(paper: &Artifacts, ours: &Artifacts) -> Vec<Judged<'static>> {
+fn on(paper: &Artifacts, ours: &Artifacts) -> Vec<JudgedClaim<'static>> {
     judged(claims(), paper, ours, "tiny")
 }
 
 #[test]
 fn every_claim_about_a_table_is_settled_on_the_papers_own_tables() {
-    for Judged { claim, paper, .. } in on(&paper(), &Artifacts::new()) {
+    for JudgedClaim { claim, paper, .. } in on(&paper(), &Artifacts::new()) {
         if claim.artifacts[0].starts_with("figure") {
             let reason = format!("{} is not printed as numbers", claim.artifacts[0]);
             assert_eq!(paper.reason, Some(reason), "{}", claim.id);

@@ -17,12 +17,12 @@ pub struct ArtifactNumbers {
     /// where an older program made them.
     pub identities: Vec<Leaves>,
     /// What made them; none for those that the paper prints.
-    pub run: Option<Run>,
+    pub run: Option<ClaimRun>,
 }
 
 /// What made the numbers of an artifact.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Run {
+pub struct ClaimRun {
     /// Version and commit.
     pub program: String,
     /// Whether a dense backbone that missed the paper's dense numbers would have stopped its pruned cells.
@@ -31,7 +31,7 @@ pub struct Run {
 
 /// A number with what it is, where that is known.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
     pub(super) identity: Option<&'a Leaves>,
 }
@@ -47,12 +47,12 @@ impl ArtifactNumbers {
         let identities = stored.numbers.iter().map(|number| stored.leaves(number).unwrap_or_default());
         let identities = if stored.identified() { identities.collect() } else { Vec::new() };
         let records = stored.records();
-        Self { records, identities, run: Some(Run { program: stored.program, gate: stored.gate }) }
+        Self { records, identities, run: Some(ClaimRun { program: stored.program, gate: stored.gate }) }
     }
 
-    pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
+    pub(super) fn known(&self) -> impl Iterator<Item = KnownNumber<'_>> {
         let identity = |at: usize| self.identities.get(at).filter(|leaves| !leaves.is_empty());
-        self.records.iter().enumerate().map(move |(at, record)| Known { record, identity: identity(at) })
+        self.records.iter().enumerate().map(move |(at, record)| KnownNumber { record, identity: identity(at) })
     }
 }
 
@@ -117,7 +117,7 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
 /// What a run calls so, by its name.
 fn called((is_of, name): &Level, of: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<Leaves>> {
     let mut all: BTreeMap<String, BTreeSet<Leaves>> = BTreeMap::new();
-    for Known { record, identity } in of.known() {
+    for KnownNumber { record, identity } in of.known() {
         let (Some(name), Some(leaves)) = (name(record), identity) else { continue };
         let own = leaves.iter().filter(|(aspect, _)| is_of(aspect));
         all.entry(name).or_default().insert(own.map(|(aspect, of)| (aspect.clone(), of.clone())).collect());
@@ -134,7 +134,7 @@ mod tests {
     use crate::identity::{Canonical, aspects, leaves};
 
     fn numbers(records: Vec<Record>, identities: Vec<Leaves>) -> ArtifactNumbers {
-        let run = Some(Run { program: "ghostlab 0.1.0 ab".into(), gate: true });
+        let run = Some(ClaimRun { program: "ghostlab 0.1.0 ab".into(), gate: true });
         ArtifactNumbers { records, identities, run }
     }
 
@@ -194,10 +194,10 @@ mod tests {
     #[test]
     fn another_program_or_gate_keeps_them_apart_and_so_does_an_older_one() {
         let one = || numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![of(&json!({"cut": {"depth": 4}}))]);
-        let with = |run: Run| ArtifactNumbers { run: Some(run), ..one() };
+        let with = |run: ClaimRun| ArtifactNumbers { run: Some(run), ..one() };
         let (program, gate) = ("ghostlab 0.1.0 ab".to_owned(), true);
-        assert!(why(&one(), &with(Run { program: "cd".into(), gate })).contains("by one program"));
-        let open = with(Run { program, gate: false });
+        assert!(why(&one(), &with(ClaimRun { program: "cd".into(), gate })).contains("by one program"));
+        let open = with(ClaimRun { program, gate: false });
         assert_eq!(why(&one(), &open), "tableA7 was made with --no-gate, and the other not");
         let older = ArtifactNumbers { identities: Vec::new(), ..one() };
         assert!(why(&one(), &older).starts_with("tableA7 was made by an older program"));

@@ -15,12 +15,12 @@ struct Sentence {
     #[serde(rename = "where")]
     place: String,
     of: Vec<String>,
-    claims: Vec<Entry>,
+    claims: Vec<ClaimEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct ClaimEntry {
     id: String,
     reading: Option<String>,
     over: Vec<ClaimAxis>,

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use super::number::{Quantity, order, short, sign};
-use super::outcome::Check;
+use super::outcome::ClaimCheck;
 use crate::latency::NOISE;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
@@ -68,10 +68,10 @@ impl<'a> ClaimSetting<'a> {
     }
 
     /// Whether the check, a comparison of the deepest cut with the shallowest, can be made at all: there are two of them.
-    pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> Check) -> Check {
+    pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> ClaimCheck) -> ClaimCheck {
         let (shallow, deep) = (self.shallowest(), self.deepest());
         if shallow.part == deep.part {
-            return Check::unknown(format!("there is no second depth{}", deep.part));
+            return ClaimCheck::unknown(format!("there is no second depth{}", deep.part));
         }
         check(&deep, &shallow)
     }
@@ -133,23 +133,22 @@ impl<'a> ClaimSetting<'a> {
     }
 
     /// Whether a recovery has the best value of all, alone or with others.
-    pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> Check {
-        self.is_best(metric, name, rivals).unwrap_or_else(Check::unknown)
-    }
-
-    fn is_best(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<Check, String> {
-        let (better, own) = (better(metric)?, self.read(metric, name)?);
-        let others = rivals.iter().filter(|rival| **rival != name);
-        let known: Vec<(&str, f64)> =
-            others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
-        let rival = strongest(better, &known);
-        if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, own).is_gt()) {
-            return Ok(Check::known(false, self.pair((rival, other), (name, own))));
-        }
-        // Not beaten so far: a missing rival could still beat it.
-        self.all(metric, rivals)?;
-        let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-        Ok(Check::known(true, self.pair((name, own), rival)))
+    pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> ClaimCheck {
+        let check = || {
+            let (better, own) = (better(metric)?, self.read(metric, name)?);
+            let others = rivals.iter().filter(|rival| **rival != name);
+            let known: Vec<(&str, f64)> =
+                others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
+            let rival = strongest(better, &known);
+            if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, own).is_gt()) {
+                return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, own))));
+            }
+            // Not beaten so far: a missing rival could still beat it.
+            self.all(metric, rivals)?;
+            let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
+            Ok(ClaimCheck::known(true, self.pair((name, own), rival)))
+        };
+        check().unwrap_or_else(ClaimCheck::unknown)
     }
 
     /// By how much a recovery is better than another; below 0 where it is worse.
@@ -159,27 +158,26 @@ impl<'a> ClaimSetting<'a> {
 
     /// By how much a recovery is better than the best of its rivals.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
-        Quantity::of(self.lead_over(metric, name, rivals))
-    }
-
-    fn lead_over(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
         let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
-        let (better, own, others) = (better(metric)?, self.read(metric, name)?, self.all(metric, &others)?);
-        let (rival, best) = strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-        let apart = (own - best).abs();
-        let lead = if better(best, own).is_gt() { -apart } else { apart };
-        Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(own), short(best), self.part)))
+        let lead = || {
+            let (better, own, others) = (better(metric)?, self.read(metric, name)?, self.all(metric, &others)?);
+            let (rival, best) =
+                strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
+            let apart = (own - best).abs();
+            let lead = if better(best, own).is_gt() { -apart } else { apart };
+            Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(own), short(best), self.part)))
+        };
+        Quantity::of(lead())
     }
 
     /// 1 and how many of its rivals are better.
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
-        Quantity::of(self.rank_among(metric, name, rivals))
-    }
-
-    fn rank_among(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
-        let (better, own, all) = (better(metric)?, self.read(metric, name)?, self.all(metric, rivals)?);
-        let rank = 1 + all.iter().filter(|(_, other)| better(*other, own).is_gt()).count();
-        Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(own), all.len())))
+        let rank = || {
+            let (better, own, all) = (better(metric)?, self.read(metric, name)?, self.all(metric, rivals)?);
+            let rank = 1 + all.iter().filter(|(_, other)| better(*other, own).is_gt()).count();
+            Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(own), all.len())))
+        };
+        Quantity::of(rank())
     }
 
     /// `ghosted 60.10 > replaceme-ls 59.45`
@@ -189,12 +187,7 @@ impl<'a> ClaimSetting<'a> {
 
     /// All of them, or which are missing.
     fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
-        let read = names.iter().map(|&name| (name, self.read(metric, name)));
-        let (known, missing): (Vec<_>, Vec<_>) = read.partition(|(_, value)| value.is_ok());
-        match missing.into_iter().find_map(|(_, value)| value.err()) {
-            Some(reason) => Err(reason),
-            None => Ok(known.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))).collect()),
-        }
+        names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
     }
 
     /// The value of the one record of a recovery, as a table prints it.

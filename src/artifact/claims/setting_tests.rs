@@ -33,12 +33,12 @@ fn of(records: &[Record]) -> ClaimSetting<'_> {
 fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
     let records = table();
     let best = |name| of(&records).best(ACCURACY, name, &ALL);
-    assert_eq!(best("ghosted"), Check::known(true, "ghosted 60.10 > replaceme-ls 59.45".into()));
-    assert_eq!(best("none"), Check::known(false, "ghosted 60.10 > none 40.70".into()));
+    assert_eq!(best("ghosted"), ClaimCheck::known(true, "ghosted 60.10 > replaceme-ls 59.45".into()));
+    assert_eq!(best("none"), ClaimCheck::known(false, "ghosted 60.10 > none 40.70".into()));
     let records = perplexities();
     let best = |name| of(&records).best(PERPLEXITY, name, &ALL);
     assert_eq!(best("none").outcome, Judgement::Holds);
-    assert_eq!(best("ghosted"), Check::known(false, "none 40.70 < ghosted 60.10".into()));
+    assert_eq!(best("ghosted"), ClaimCheck::known(false, "none 40.70 < ghosted 60.10".into()));
 }
 
 #[test]
@@ -46,7 +46,10 @@ fn what_prints_alike_is_alike() {
     // Two decimals: 60.1 and 60.104 are both 60.10.
     let tied = with("replaceme-ls", Some(60.104));
     let of = of(&tied);
-    assert_eq!(of.best(ACCURACY, "ghosted", &ALL), Check::known(true, "ghosted 60.10 = replaceme-ls 60.10".into()));
+    assert_eq!(
+        of.best(ACCURACY, "ghosted", &ALL),
+        ClaimCheck::known(true, "ghosted 60.10 = replaceme-ls 60.10".into())
+    );
     assert_eq!(of.best(ACCURACY, "replaceme-ls", &ALL).outcome, Judgement::Holds);
     assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     assert_eq!(of.lead(ACCURACY, "ghosted", &ALL).equal(0.0).outcome, Judgement::Holds);
@@ -72,8 +75,8 @@ fn of_a_share_neither_much_nor_little_is_best() {
     let shares: Vec<Record> = table().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
     let of = of(&shares);
     let reason = "of m_symmetric_share neither more nor less is better";
-    assert_eq!(of.best("m_symmetric_share", "ghosted", &ALL), Check::unknown(reason.into()));
-    assert_eq!(of.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), Check::unknown(reason.into()));
+    assert_eq!(of.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
+    assert_eq!(of.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
     assert_eq!(of.value("m_symmetric_share", "ghosted").above(0.0).outcome, Judgement::Holds);
 }
 
@@ -84,11 +87,11 @@ fn a_rival_that_is_missing_leaves_it_open() {
     for records in [with("replaceme-ls", None), with("replaceme-ls", Some(f64::NAN)), without] {
         let of = of(&records);
         let reason = "acc_average has no value for replaceme-ls";
-        assert_eq!(of.best(ACCURACY, "ghosted", &ALL), Check::unknown(reason.into()));
-        assert_eq!(of.lead(ACCURACY, "ghosted", &ALL).above(0.0), Check::unknown(reason.into()));
-        assert_eq!(of.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), Check::unknown(reason.into()));
-        assert_eq!(of.mean(ACCURACY, &ALL).above(0.0), Check::unknown(reason.into()));
-        assert_eq!(of.least(ACCURACY, &ALL).above(0.0), Check::unknown(reason.into()));
+        assert_eq!(of.best(ACCURACY, "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
+        assert_eq!(of.lead(ACCURACY, "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(of.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(of.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(of.least(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
         // Whoever is missing, one that is known to be better decides.
         assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
@@ -102,7 +105,7 @@ fn mean_and_least_are_over_those_that_are_named() {
     let of = of(&records);
     assert_eq!(of.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
     let least = of.least(ACCURACY, &ALL).above(50.0);
-    assert_eq!(least, Check::known(false, "40.70 (none, the least of 3) < 50".into()));
+    assert_eq!(least, ClaimCheck::known(false, "40.70 (none, the least of 3) < 50".into()));
 }
 
 #[test]
@@ -126,12 +129,12 @@ fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
     };
     let mut records = table();
     let one = of(&records).between_depths(lead);
-    assert_eq!(one, Check::unknown("there is no second depth, depth 7".into()));
+    assert_eq!(one, ClaimCheck::unknown("there is no second depth, depth 7".into()));
     records.push(record("a", 9, "ghosted", 55.0));
     assert_eq!(of(&records).between_depths(lead).outcome, Judgement::Holds);
     records.push(Record { value: None, ..record("a", 11, "ghosted", 0.0) });
     let failed = of(&records).between_depths(lead);
-    assert_eq!(failed, Check::unknown("acc_average has no value for ghosted, depth 11".into()));
+    assert_eq!(failed, ClaimCheck::unknown("acc_average has no value for ghosted, depth 11".into()));
 }
 
 #[test]
@@ -156,8 +159,8 @@ fn a_time_whose_deviation_is_noise_decides_nothing_and_says_how_large_it_is() {
     let records = [time(7, "none", 10.0, 0.4), time(7, "ghosted", 10.0, 5.0), time(7, "replaceme-ls", 10.0, 0.5)];
     let setting = of(&records);
     let apart = || (setting.value(metric, "ghosted") - setting.value(metric, "none")).abs();
-    assert_eq!(apart().at_most(3.0 * setting.noise(metric, "ghosted", "none")), Check::unknown(noise.into()));
-    assert_eq!(setting.best(metric, "none", &ALL), Check::unknown(noise.into()));
+    assert_eq!(apart().at_most(3.0 * setting.noise(metric, "ghosted", "none")), ClaimCheck::unknown(noise.into()));
+    assert_eq!(setting.best(metric, "none", &ALL), ClaimCheck::unknown(noise.into()));
     assert_eq!(setting.value(metric, "replaceme-ls").above(0.0).outcome, Judgement::Holds, "five percent can be used");
     let dense = time(0, "none", 20.0, 5.0);
     let of_dense = ClaimSetting::new(Vec::new()).beside(vec![&dense]).of_dense(metric).above(0.0);

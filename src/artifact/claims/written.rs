@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::compare::{Judged, judged};
+use super::compare::{JudgedClaim, judged};
 use super::run::{ArtifactNumbers, Artifacts};
 use super::sentences::claims;
 use crate::artifact::page::ClaimRow;
@@ -14,12 +14,12 @@ use crate::results::StoredResults;
 pub const CLAIMS: &str = "claims.md";
 
 /// Those that are about an artifact.
-pub fn about<'j>(artifact: &str, judged: &'j [Judged<'static>]) -> Vec<&'j Judged<'static>> {
+pub fn about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
     judged.iter().filter(|of| of.claim.artifacts.contains(&artifact)).collect()
 }
 
 /// The text of [`CLAIMS`].
-pub fn written(judged: &[&Judged<'_>]) -> String {
+pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();
     }
@@ -28,7 +28,7 @@ pub fn written(judged: &[&Judged<'_>]) -> String {
 }
 
 /// The line of a claim in it.
-pub fn line(judged: &Judged<'_>) -> String {
+pub fn line(judged: &JudgedClaim<'_>) -> String {
     let cell = |text: String| text.replace('|', "\\|").replace('\n', " ");
     let ClaimRow { claim, place, paper, paper_verdict, ours, verdict, .. } = row(judged);
     let paper = format!("{paper}: {}", paper_verdict.word());
@@ -39,7 +39,7 @@ pub fn line(judged: &Judged<'_>) -> String {
 ///
 /// # Errors
 /// Numbers that cannot be read.
-pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<Judged<'static>>> {
+pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     let mut ours = Artifacts::new();
     let names = [PathBuf::from(profile), here(Path::new(profile))];
     for folder in folders {
@@ -61,7 +61,7 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<Judged<'stati
 }
 
 /// As the page has it.
-pub fn row(judged: &Judged<'_>) -> ClaimRow {
+pub fn row(judged: &JudgedClaim<'_>) -> ClaimRow {
     let claim = judged.claim;
     ClaimRow {
         claim: match claim.reading {

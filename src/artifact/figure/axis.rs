@@ -243,22 +243,9 @@ pub(super) fn plain(value: f64) -> String {
 fn scientific(value: f64, digits: usize) -> String {
     let text = format!("{value:.*e}", digits.saturating_sub(1));
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };
-    let raised: String = exponent
-        .chars()
-        .map(|c| match c {
-            '-' => '⁻',
-            '0' => '⁰',
-            '1' => '¹',
-            '2' => '²',
-            '3' => '³',
-            '4' => '⁴',
-            '5' => '⁵',
-            '6' => '⁶',
-            '7' => '⁷',
-            '8' => '⁸',
-            _ => '⁹',
-        })
-        .collect();
+    const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+    let raised = |c: char| c.to_digit(10).map_or('⁻', |digit| RAISED[digit as usize]);
+    let raised: String = exponent.chars().map(raised).collect();
     if mantissa == "1" { format!("10{raised}") } else { format!("{mantissa}×10{raised}") }
 }
 

@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Decimals, Range, Scale, drawable};
 use super::font;
-use super::frame::{self, Around, Frame, FramePlan, GAP, Groups, HALF};
+use super::frame::{self, Frame, FramePlan, GAP, Groups, HALF, Surroundings};
 use super::legend::Key;
 use super::palette::{self, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
@@ -11,39 +11,39 @@ use crate::style::Dash;
 
 /// A number of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Value {
-    /// None, or a number that is not finite: there is no bar, and [`Bars::missing`] in its place.
+pub struct BarValue {
+    /// None, or a number that is not finite: there is no bar, and [`BarChart::missing`] in its place.
     pub value: Option<f64>,
     /// Half the length of the error bar, in the value's unit.
     pub error: Option<f64>,
 }
 
-impl From<f64> for Value {
+impl From<f64> for BarValue {
     fn from(value: f64) -> Self {
         Self { value: Some(value), error: None }
     }
 }
 
-impl From<Option<f64>> for Value {
+impl From<Option<f64>> for BarValue {
     fn from(value: Option<f64>) -> Self {
         Self { value, error: None }
     }
 }
 
-/// The bars of one method.
+/// What is drawn of one method.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct Series<T = BarValue> {
     /// Decides the colour and the marker: see [`palette::of`].
     pub method: String,
     /// Its name in print.
     pub label: String,
     /// One per group.
-    pub values: Vec<Value>,
+    pub values: Vec<T>,
 }
 
 /// Groups of bars, one bar per method in each.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Bars {
+pub struct BarChart {
     pub axis: Axis,
     /// The groups' names, below the bars.
     pub groups: Vec<String>,
@@ -61,10 +61,10 @@ const APART: f64 = 0.7;
 /// The row of markers below the bars.
 const MARKERS: f64 = 10.0;
 
-impl Bars {
+impl BarChart {
     /// # Errors
     /// When there is no group, no series or no number, or a series has not one value per group.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         if self.groups.is_empty() || self.series.is_empty() {
             return Err(Error::bad_input("a figure of bars has nothing to draw")
                 .expected("at least one group and one series")
@@ -92,17 +92,17 @@ impl Bars {
     }
 
     /// What stands at a value's bar.
-    fn label(&self, value: Value, decimals: Decimals) -> String {
+    fn label(&self, value: BarValue, decimals: Decimals) -> String {
         drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
     }
 
-    fn draw_on(&self, around: &Around, range: Range, scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) {
         let all = || self.series.iter().flat_map(|series| series.values.iter().copied());
         let decimals = Decimals::of(all().filter_map(|value| drawable(value.value)));
         let labels: Vec<String> = all().map(|value| self.label(value, decimals)).collect();
         let widest = font::widest(labels.iter().map(String::as_str));
         let places = self.groups.len() as f64 * (self.series.len() as f64 + APART);
-        let written = Written::of(widest, Frame::room(around.width, &range) / places);
+        let written = LabelPlace::of(widest, Frame::room(around.width, &range) / places);
         let room = written.room(widest);
         let negative = all().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
         let keys: Vec<(Key, String)> =
@@ -146,9 +146,9 @@ impl Bars {
         scene: &mut Scene,
         frame: &Frame,
         (x, half): (f64, f64),
-        value: Value,
+        value: BarValue,
         style: palette::Look,
-        (written, label): (Written, &str),
+        (written, label): (LabelPlace, &str),
     ) {
         let base = frame.base();
         let number = drawable(value.value);
@@ -173,14 +173,14 @@ impl Bars {
 
 /// How the labels are written, the same for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
+enum LabelPlace {
     Level,
     Upwards,
     /// The bars are too narrow for labels.
     Not,
 }
 
-impl Written {
+impl LabelPlace {
     fn of(widest: f64, pitch: f64) -> Self {
         if widest + 1.0 <= pitch.min(WIDEST) {
             Self::Level

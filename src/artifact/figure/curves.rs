@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
-use super::frame::{self, Around, Frame, FramePlan, Width};
+use super::frame::{self, Frame, FramePlan, Surroundings, Width};
 use super::legend::Key;
 use super::palette;
 use super::scene::{Scene, ScenePoint};
@@ -62,7 +62,7 @@ const COLUMN: f64 = 0.35;
 impl Curves {
     /// # Errors
     /// When there is no line, or no point with numbers that the axes can show.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         let nothing = || Error::bad_input("a figure of curves has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
@@ -96,7 +96,7 @@ impl Curves {
         (on(&self.x, x) && on(&self.y, y)).then(|| (x, y, drawable(point.error).unwrap_or(0.0).abs()))
     }
 
-    fn draw_on(&self, around: &Around, (xs, ys): (Range, Range), scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));
@@ -167,13 +167,19 @@ impl Curves {
         axis
     }
 
+    /// Every x, ascending.
+    fn all_x(&self) -> Vec<f64> {
+        let points = self.lines.iter().flat_map(|line| &line.points);
+        let mut at: Vec<f64> = points.filter_map(|point| Some(self.seen(point)?.0)).collect();
+        at.sort_by(f64::total_cmp);
+        at.dedup();
+        at
+    }
+
     /// From one line's points to the next line's at the same x, in points of print, on an axis of `room`: no more than half
     /// of what lies between two x.
     fn apart(&self, xs: &Range, room: f64) -> f64 {
-        let points = self.lines.iter().flat_map(|line| &line.points);
-        let mut at: Vec<f64> = points.filter_map(|p| self.seen(p).map(|(x, _, _)| xs.place(x) * room)).collect();
-        at.sort_by(f64::total_cmp);
-        at.dedup();
+        let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.place(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
@@ -189,11 +195,7 @@ impl Curves {
 
     /// Ticks at every x where there are few, else at round numbers; for an axis of `room` points.
     fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
-        let mut at: Vec<f64> =
-            self.lines.iter().flat_map(|line| &line.points).filter_map(|p| self.seen(p).map(|(x, _, _)| x)).collect();
-        at.sort_by(f64::total_cmp);
-        at.dedup();
-        let own: Vec<Tick> = at.into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
+        let own: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
         let fits = |ticks: &[Tick]| {
             let ends = |tick: &Tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0);
             ticks.windows(2).all(|pair| {

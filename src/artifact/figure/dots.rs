@@ -1,23 +1,13 @@
 //! Dots in columns: a value for each draw of a method, and a dash at their mean.
 
 use super::axis::{Axis, Range, drawable};
-use super::frame::{self, Around, Frame, FramePlan, GAP, Groups};
+use super::bars::Series;
+use super::frame::{self, Frame, FramePlan, GAP, Groups, Surroundings};
 use super::legend::Key;
 use super::palette::{self, TEXT};
 use super::scene::Scene;
 use crate::error::{Error, Result};
 use crate::style::Dash;
-
-/// The draws of one method.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Draws {
-    /// Decides the colour and the marker: see [`palette::of`].
-    pub method: String,
-    /// Its name in print.
-    pub label: String,
-    /// The values in each group; those that are not finite are not drawn.
-    pub values: Vec<Vec<f64>>,
-}
 
 /// Groups of columns of dots, one column a method in each.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +15,8 @@ pub struct Dots {
     pub axis: Axis,
     /// The groups' names, below the columns.
     pub groups: Vec<String>,
-    pub methods: Vec<Draws>,
+    /// Of each group all draws; those that are not finite are not drawn.
+    pub methods: Vec<Series<Vec<f64>>>,
 }
 
 /// Between two groups, in columns.
@@ -40,7 +31,7 @@ const WIDEST: f64 = 24.0;
 impl Dots {
     /// # Errors
     /// When there is no number, or a method has not one list of values per group.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
             return Err(Error::bad_input("a method's dots do not fit the groups")
                 .at(method.label.as_str())
@@ -55,7 +46,7 @@ impl Dots {
         Ok(())
     }
 
-    fn draw_on(&self, around: &Around, range: Range, scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) {
         let keys: Vec<(Key, String)> =
             self.methods.iter().map(|of| (Key::Bar(palette::of(&of.method)), of.label.clone())).collect();
         let plan =

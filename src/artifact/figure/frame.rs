@@ -35,7 +35,7 @@ impl Width {
 
 /// What stands around a drawing.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Around {
+pub struct Surroundings {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
@@ -85,7 +85,7 @@ pub(super) struct Frame {
 /// What the frame is made for.
 #[derive(Debug)]
 pub(super) struct FramePlan<'a> {
-    pub(super) around: &'a Around,
+    pub(super) around: &'a Surroundings,
     pub(super) axis: &'a Axis,
     pub(super) range: Range,
     pub(super) entries: &'a [(Key, String)],
@@ -98,7 +98,7 @@ pub(super) struct FramePlan<'a> {
 impl Frame {
     /// Draws the heading, the legend, the axis's title, its ticks and the grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
-        let FramePlan { around: Around { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
+        let FramePlan { around: Surroundings { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
         let width = *width;
         let (start, end) = (MARGIN, scene.width - MARGIN);
         let headed = heading_lines(scene, heading, MARGIN);

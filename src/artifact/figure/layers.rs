@@ -1,7 +1,7 @@
 //! The stacks of layers of the paper's figure 2: dense, pruned, and ghosted.
 
 use super::font;
-use super::frame::{self, Around, GAP, HALF, MARGIN, Width};
+use super::frame::{self, GAP, HALF, MARGIN, Surroundings, Width};
 use super::legend::{self, Key, arrow};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
@@ -56,7 +56,7 @@ enum Stack {
 impl LayerDiagram {
     /// # Errors
     /// When there is no selection or too many, or one removes nothing, a layer twice or one that is not there.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         let most = match around.width {
             Width::Column => 1,
             Width::Page => 2,
@@ -75,7 +75,7 @@ impl LayerDiagram {
         Ok(())
     }
 
-    fn draw_on(&self, around: &Around, regions: &[Vec<Region>], scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, regions: &[Vec<Region>], scene: &mut Scene) {
         let ghost = palette::ours();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
@@ -108,7 +108,7 @@ impl LayerDiagram {
                 let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - ASIDE / 2.0;
                 scene.text((x, titled + GAP + HALF * 2.0), name, Anchor::Middle, TEXT);
                 let operators = &operators;
-                Drawn { scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
+                DrawnStack { scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
             }
         }
         frame::end(scene, &around.note, ground + ENDS + font::LINE);
@@ -116,7 +116,7 @@ impl LayerDiagram {
 }
 
 /// A stack while it is drawn.
-struct Drawn<'a> {
+struct DrawnStack<'a> {
     scene: &'a mut Scene,
     /// Its middle.
     x: f64,
@@ -127,7 +127,7 @@ struct Drawn<'a> {
     operators: &'a [Region],
 }
 
-impl Drawn<'_> {
+impl DrawnStack<'_> {
     /// How far down the foot of a layer lies; of the count of layers, the top of the stack.
     fn foot(&self, layer: usize) -> f64 {
         let pads: f64 = self

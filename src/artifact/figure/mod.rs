@@ -2,9 +2,9 @@
 //!
 //! | figure of the paper | here |
 //! | --- | --- |
-//! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`Bars`] |
+//! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`BarChart`] |
 //! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
-//! | 4, error of each channel | [`Panels`] |
+//! | 4, error of each channel | [`PanelChart`] |
 //! | 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
 //! | none: quality against speed and memory, of a search | [`Pareto`] |
@@ -15,14 +15,14 @@
 //! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
 //!
 //! ```
-//! use ghostlab::artifact::figure::{Around, Axis, Bars, Figure, Plot, Series};
-//! let around = Around {
+//! use ghostlab::artifact::figure::{Axis, BarChart, Figure, Plot, Series, Surroundings};
+//! let around = Surroundings {
 //!     title: "Boundary error".into(),
 //!     description: "The error with and without a Ghosted Layer.".into(),
 //!     heading: "4 of 16 layers removed".into(),
-//!     ..Around::default()
+//!     ..Surroundings::default()
 //! };
-//! let plot = Plot::Bars(Bars {
+//! let plot = Plot::Bars(BarChart {
 //!     axis: Axis { label: "Boundary MAE".into(), ..Axis::default() },
 //!     groups: vec!["tiny-llama".into()],
 //!     series: vec![
@@ -57,12 +57,12 @@ mod svg;
 mod tests;
 
 pub use axis::{Axis, Scale};
-pub use bars::{Bars, Series, Value};
+pub use bars::{BarChart, BarValue, Series};
 pub use curves::{Curves, Level, Line, Point};
-pub use dots::{Dots, Draws};
-pub use frame::{Around, Width};
+pub use dots::Dots;
+pub use frame::{Surroundings, Width};
 pub use layers::{DiagramRow, LayerDiagram};
-pub use panels::Panels;
+pub use panels::PanelChart;
 pub use pareto::{Dot, Pareto};
 
 use crate::error::Result;
@@ -70,18 +70,18 @@ use crate::error::Result;
 /// What to draw, and what stands around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    pub around: Around,
+    pub around: Surroundings,
     pub plot: Plot,
 }
 
 /// What to draw.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plot {
-    Bars(Bars),
+    Bars(BarChart),
     Curves(Curves),
     Dots(Dots),
     Layers(LayerDiagram),
-    Panels(Panels),
+    Panels(PanelChart),
     Pareto(Pareto),
 }
 
@@ -94,6 +94,16 @@ pub struct Drawing {
     pub pdf: Vec<u8>,
     /// 300 dots per inch, in the light theme.
     pub png: Vec<u8>,
+}
+
+impl Drawing {
+    /// What its files end in.
+    pub const ENDINGS: [&str; 3] = ["svg", "pdf", "png"];
+
+    /// Each of its forms, with what a file of it ends in.
+    pub fn forms(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        Self::ENDINGS.into_iter().zip([self.svg.as_bytes(), &self.pdf, &self.png])
+    }
 }
 
 impl Figure {
@@ -115,7 +125,7 @@ impl Figure {
 
     fn scene(&self) -> Result<scene::Scene> {
         font::load()?;
-        let Around { title, description, width, .. } = &self.around;
+        let Surroundings { title, description, width, .. } = &self.around;
         let mut scene = scene::Scene::new(title, description, width.points());
         match &self.plot {
             Plot::Bars(bars) => bars.draw(&self.around, &mut scene),

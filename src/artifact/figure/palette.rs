@@ -63,41 +63,29 @@ pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
 /// Text on a Ghosted Layer.
 pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
 
-/// What a hue is.
+/// What hues are; ink is that of the text.
+const HUES: [(Hue, Colour); 11] = [
+    (Hue::Grey, Colour::new(0x555555, 0x7F7F7F)),
+    (Hue::Purple, Colour::new(0xCC79A7, 0xE8A3C8)),
+    (Hue::Green, Colour::new(0x006638, 0x1FC08F)),
+    (Hue::Sky, Colour::new(0x3D9BD1, 0xA5DBF7)),
+    (Hue::Vermillion, Colour::new(0xC44900, 0xE8692B)),
+    (Hue::Orange, Colour::new(0xC58900, 0xF2BB3D)),
+    (Hue::Blue, Colour::new(0x0057A8, 0x3B9AE1)),
+    (Hue::Teal, Colour::new(0x004C54, 0x4CC9D4)),
+    (Hue::Plum, Colour::new(0xC2699A, 0xE07AAE)),
+    (Hue::Olive, Colour::new(0x6B7A00, 0xC5D14A)),
+    (Hue::Brown, Colour::new(0x7A4B1E, 0xC9905A)),
+];
+
 fn colour(hue: Hue) -> Colour {
-    match hue {
-        Hue::Ink => TEXT,
-        Hue::Grey => Colour::new(0x555555, 0x7F7F7F),
-        Hue::Purple => Colour::new(0xCC79A7, 0xE8A3C8),
-        Hue::Green => Colour::new(0x006638, 0x1FC08F),
-        Hue::Sky => Colour::new(0x3D9BD1, 0xA5DBF7),
-        Hue::Vermillion => Colour::new(0xC44900, 0xE8692B),
-        Hue::Orange => Colour::new(0xC58900, 0xF2BB3D),
-        Hue::Blue => Colour::new(0x0057A8, 0x3B9AE1),
-        Hue::Teal => Colour::new(0x004C54, 0x4CC9D4),
-        Hue::Plum => Colour::new(0xC2699A, 0xE07AAE),
-        Hue::Olive => Colour::new(0x6B7A00, 0xC5D14A),
-        Hue::Brown => Colour::new(0x7A4B1E, 0xC9905A),
-    }
+    HUES.iter().find(|(known, _)| *known == hue).map_or(TEXT, |(_, colour)| *colour)
 }
 
 /// Every colour that a figure can use.
 pub(super) fn all() -> impl Iterator<Item = Colour> {
     let ground = [SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST];
-    let hues = [
-        Hue::Grey,
-        Hue::Purple,
-        Hue::Green,
-        Hue::Sky,
-        Hue::Vermillion,
-        Hue::Orange,
-        Hue::Blue,
-        Hue::Teal,
-        Hue::Plum,
-        Hue::Olive,
-        Hue::Brown,
-    ];
-    ground.into_iter().chain(hues.map(colour))
+    ground.into_iter().chain(HUES.map(|(_, colour)| colour))
 }
 
 /// What methods without an own style are drawn from.

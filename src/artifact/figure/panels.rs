@@ -4,7 +4,7 @@
 use super::axis::{Axis, Decimals, Range, Scale, drawable, plain};
 use super::curves::{Line, thinned};
 use super::font;
-use super::frame::{self, Around, GAP, HALF, MARGIN, Width};
+use super::frame::{self, GAP, HALF, MARGIN, Surroundings, Width};
 use super::legend::{self, Key};
 use super::palette::{self, FAINT, GRID, MUTED, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
@@ -13,7 +13,7 @@ use crate::style::Dash;
 
 /// A panel for each line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Panels {
+pub struct PanelChart {
     pub x: Axis,
     /// Linear, from 0.
     pub y: Axis,
@@ -31,10 +31,10 @@ const COLUMN: f64 = 0.35;
 /// Ticks of the axis of values.
 const TICKS: usize = 3;
 
-impl Panels {
+impl PanelChart {
     /// # Errors
     /// When there is no panel, or no number that the axes can show.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         let nothing = || Error::bad_input("a figure of panels has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
@@ -55,7 +55,7 @@ impl Panels {
         self.lines.iter().chain(&self.against)
     }
 
-    fn draw_on(&self, around: &Around, (xs, ys): (&Range, &Range), scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, (xs, ys): (&Range, &Range), scene: &mut Scene) {
         let (start, end) = (MARGIN, scene.width - MARGIN);
         let means = Decimals::of(self.all().filter_map(mean));
         let said = |line: &Line| {

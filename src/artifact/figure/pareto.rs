@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, Range, drawable};
 use super::font;
-use super::frame::{self, Around, Frame, FramePlan};
+use super::frame::{self, Frame, FramePlan, Surroundings};
 use super::legend::Key;
 use super::palette::{self, FAINT};
 use super::scene::Scene;
@@ -38,7 +38,7 @@ const RADIUS: f64 = 2.2;
 impl Pareto {
     /// # Errors
     /// When no dot has two numbers that can be drawn.
-    pub(super) fn draw(&self, around: &Around, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
         let seen: Vec<(&Dot, f64, f64, f64)> = self
             .dots
             .iter()

@@ -14,7 +14,7 @@ use ttf_parser::Face;
 
 use super::font;
 use super::palette::Colour;
-use super::scene::{Anchor, Scene, ScenePoint, Shape};
+use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 use crate::error::{Error, Result};
 
 /// The objects of the file.
@@ -47,9 +47,9 @@ pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
     let fault =
         |found: String| Error::job("a figure could not be written as PDF").at(scene.title.as_str()).found(found);
     let face = Face::parse(font::data(), 0).map_err(|error| fault(error.to_string()))?;
-    let mut page = Page::new(scene.height, &face);
+    let mut page = PdfPage::new(scene.height, &face);
     scene.shapes.iter().for_each(|shape| page.shape(shape));
-    let Page { content, glyphs, texts, opacities, .. } = page;
+    let PdfPage { content, glyphs, texts, opacities, .. } = page;
     let cut = subsetter::subset(font::data(), 0, &glyphs).map_err(|error| fault(error.to_string()))?;
 
     let mut pdf = Pdf::new();
@@ -117,7 +117,7 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The page while it is drawn. A scene counts downwards and a page upwards.
-struct Page<'a> {
+struct PdfPage<'a> {
     height: f64,
     content: Content,
     face: &'a Face<'a>,
@@ -128,7 +128,7 @@ struct Page<'a> {
     opacities: BTreeMap<u64, String>,
 }
 
-impl<'a> Page<'a> {
+impl<'a> PdfPage<'a> {
     fn new(height: f64, face: &'a Face<'a>) -> Self {
         let mut content = Content::new();
         content.set_line_join(LineJoinStyle::RoundJoin);
@@ -155,14 +155,14 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn shape(&mut self, shape: &Shape) {
+    fn shape(&mut self, shape: &SceneShape) {
         match shape {
-            Shape::Rect { from, to, colour } => {
+            SceneShape::Rect { from, to, colour } => {
                 self.fill(*colour);
                 self.path(&[*from, (to.0, from.1), *to, (from.0, to.1)]);
                 self.content.close_path().fill_nonzero();
             }
-            Shape::Fill { corners, colour, opacity } => {
+            SceneShape::Fill { corners, colour, opacity } => {
                 self.content.save_state();
                 if *opacity < 1.0 {
                     let next = format!("G{}", (opacity * 1000.0).round());
@@ -173,14 +173,16 @@ impl<'a> Page<'a> {
                 self.path(corners);
                 self.content.close_path().fill_nonzero().restore_state();
             }
-            Shape::Disc { centre, radius, colour } => self.disc(*centre, *radius as f32, *colour),
-            Shape::Line { places, colour, width } => {
+            SceneShape::Disc { centre, radius, colour } => self.disc(*centre, *radius as f32, *colour),
+            SceneShape::Line { places, colour, width } => {
                 let [r, g, b] = colour.light.map(|byte| f32::from(byte) / 255.0);
                 self.content.set_stroke_rgb(r, g, b).set_line_width(*width as f32);
                 self.path(places);
                 self.content.stroke();
             }
-            Shape::Text { at, text, anchor, colour, upwards } => self.text(*at, text, (*anchor, *upwards), *colour),
+            SceneShape::Text { at, text, anchor, colour, upwards } => {
+                self.text(*at, text, (*anchor, *upwards), *colour);
+            }
         }
     }
 

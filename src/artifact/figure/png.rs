@@ -9,7 +9,7 @@ use plotters::style::{Color, FontTransform, RGBColor, ShapeStyle, TextStyle};
 
 use super::font;
 use super::palette::{Colour, SURFACE};
-use super::scene::{Anchor, Scene, ScenePoint, Shape};
+use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 use crate::error::{Error, Result};
 
 /// Dots per inch.
@@ -53,7 +53,7 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
 
 /// # Errors
 /// What plotters says.
-fn paint(shape: &Shape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
+fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
     let rgb = |colour: Colour| {
         let [r, g, b] = colour.light;
         RGBColor(r, g, b)
@@ -63,16 +63,16 @@ fn paint(shape: &Shape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
         ShapeStyle { color: rgb(colour).mix(opacity), filled: true, stroke_width }
     };
     match shape {
-        Shape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),
-        Shape::Fill { corners, colour, opacity } => {
+        SceneShape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),
+        SceneShape::Fill { corners, colour, opacity } => {
             bitmap.fill_polygon(corners.iter().map(|c| at(*c)), &ink(*colour, *opacity, 1.0))
         }
-        Shape::Disc { centre, radius, colour } => {
+        SceneShape::Disc { centre, radius, colour } => {
             bitmap.draw_circle(at(*centre), pixels(*radius).unsigned_abs(), &ink(*colour, 1.0, 1.0), true)
         }
         // Stroke by stroke, with round joints: plotters fills the outline of a thick path, which leaves holes where a path
         // crosses itself.
-        Shape::Line { places, colour, width } => {
+        SceneShape::Line { places, colour, width } => {
             let ink = ink(*colour, 1.0, *width);
             places.windows(2).enumerate().try_for_each(|(i, pair)| {
                 bitmap.draw_line(at(pair[0]), at(pair[1]), &ink)?;
@@ -80,7 +80,7 @@ fn paint(shape: &Shape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
                 if joint { bitmap.draw_circle(at(pair[0]), ink.stroke_width / 2, &ink, true) } else { Ok(()) }
             })
         }
-        Shape::Text { at: place, text, anchor, colour, upwards } => {
+        SceneShape::Text { at: place, text, anchor, colour, upwards } => {
             let h_pos = match anchor {
                 Anchor::Start => HPos::Left,
                 Anchor::Middle => HPos::Center,

@@ -16,7 +16,7 @@ pub(super) enum Anchor {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Shape {
+pub(super) enum SceneShape {
     /// Upper left and lower right corner.
     Rect {
         from: ScenePoint,
@@ -55,7 +55,7 @@ pub(super) struct Scene {
     pub(super) description: String,
     pub(super) width: f64,
     pub(super) height: f64,
-    pub(super) shapes: Vec<Shape>,
+    pub(super) shapes: Vec<SceneShape>,
 }
 
 impl Scene {
@@ -65,17 +65,17 @@ impl Scene {
 
     pub(super) fn rect(&mut self, a: ScenePoint, b: ScenePoint, colour: Colour) {
         let (from, to) = ((a.0.min(b.0), a.1.min(b.1)), (a.0.max(b.0), a.1.max(b.1)));
-        self.shapes.push(Shape::Rect { from, to, colour });
+        self.shapes.push(SceneShape::Rect { from, to, colour });
     }
 
     pub(super) fn fill(&mut self, corners: Vec<ScenePoint>, colour: Colour, opacity: f64) {
-        self.shapes.push(Shape::Fill { corners, colour, opacity });
+        self.shapes.push(SceneShape::Fill { corners, colour, opacity });
     }
 
     /// A line through `places`, of one shape per dash.
     pub(super) fn line(&mut self, places: &[ScenePoint], colour: Colour, width: f64, dash: Dash) {
         for places in dashes(places, lengths(dash)) {
-            self.shapes.push(Shape::Line { places, colour, width });
+            self.shapes.push(SceneShape::Line { places, colour, width });
         }
     }
 
@@ -87,12 +87,12 @@ impl Scene {
     pub(super) fn text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
         // XML has no control characters, not even escaped.
         let text = text.replace(char::is_control, " ");
-        self.shapes.push(Shape::Text { at, text, anchor, colour, upwards: false });
+        self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: false });
     }
 
     pub(super) fn upwards(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
         let text = text.replace(char::is_control, " ");
-        self.shapes.push(Shape::Text { at, text, anchor, colour, upwards: true });
+        self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: true });
     }
 
     /// Lines of text from `top` down; gives where the next would begin.
@@ -107,7 +107,7 @@ impl Scene {
     pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
         for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
             match corners(marker) {
-                None => self.shapes.push(Shape::Disc { centre, radius, colour }),
+                None => self.shapes.push(SceneShape::Disc { centre, radius, colour }),
                 Some(parts) => {
                     for part in parts {
                         let at = |&(x, y): &ScenePoint| (centre.0 + x * radius, centre.1 + y * radius);
@@ -120,8 +120,8 @@ impl Scene {
 
     /// Upper left and lower right corner of what a text covers, descenders included; None of another shape.
     #[cfg(test)]
-    pub(super) fn covers(shape: &Shape) -> Option<(ScenePoint, ScenePoint)> {
-        let Shape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
+    pub(super) fn covers(shape: &SceneShape) -> Option<(ScenePoint, ScenePoint)> {
+        let SceneShape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
         let width = font::width(text);
         let back = match anchor {
             Anchor::Start => 0.0,

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::font;
 use super::palette::{self, Colour};
-use super::scene::{Anchor, Scene, ScenePoint, Shape};
+use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 
 /// Ten units to the point: whole numbers are fine enough.
 const SCALE: f64 = 10.0;
@@ -17,7 +17,7 @@ const FAMILIES: &str = "Verdana, Helvetica, Arial, sans-serif";
 
 /// The SVG of a scene; the same bytes for the same scene.
 pub(super) fn svg(scene: &Scene) -> String {
-    let mut page = Page::default();
+    let mut page = SvgBody::default();
     scene.shapes.iter().for_each(|shape| page.draw(shape));
     page.end_path();
     let [width, height] = [scene.width, scene.height].map(|points| units(points).max(1));
@@ -47,13 +47,13 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
 
 /// The elements of an SVG, as they are drawn.
 #[derive(Default)]
-struct Page {
+struct SvgBody {
     body: String,
     /// How the path is drawn that is not ended yet: the dashes of a line follow each other, and are one element.
     stroke: Option<String>,
 }
 
-impl Page {
+impl SvgBody {
     fn end_path(&mut self) {
         if let Some(stroke) = self.stroke.take() {
             let _ = writeln!(self.body, "\"{stroke}/>");
@@ -66,22 +66,22 @@ impl Page {
         self.body.push('\n');
     }
 
-    fn draw(&mut self, shape: &Shape) {
+    fn draw(&mut self, shape: &SceneShape) {
         match shape {
-            Shape::Rect { from, to, colour } => {
+            SceneShape::Rect { from, to, colour } => {
                 let ((x, y), (right, bottom)) = (at(*from), at(*to));
                 let (width, height, ink) = (right - x, bottom - y, ink("fill", *colour, 1.0));
                 self.push(&format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"{ink}/>"));
             }
-            Shape::Fill { corners, colour, opacity } => {
+            SceneShape::Fill { corners, colour, opacity } => {
                 let (ink, points) = (ink("fill", *colour, *opacity), points(corners));
                 self.push(&format!("<polygon{ink} points=\"{points}\"/>"));
             }
-            Shape::Disc { centre, radius, colour } => {
+            SceneShape::Disc { centre, radius, colour } => {
                 let ((x, y), radius, ink) = (at(*centre), units(*radius), ink("fill", *colour, 1.0));
                 self.push(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"{ink}/>"));
             }
-            Shape::Line { places, colour, width } => {
+            SceneShape::Line { places, colour, width } => {
                 let (ink, width) = (ink("stroke", *colour, 1.0), units(*width).max(1));
                 let stroke = format!(" fill=\"none\"{ink} stroke-width=\"{width}\"");
                 if self.stroke.as_ref() != Some(&stroke) {
@@ -91,7 +91,7 @@ impl Page {
                 }
                 let _ = write!(self.body, "M{}", points(places));
             }
-            Shape::Text { at: place, text, anchor, colour, upwards } => {
+            SceneShape::Text { at: place, text, anchor, colour, upwards } => {
                 let anchor = match anchor {
                     Anchor::Start => "start",
                     Anchor::Middle => "middle",

@@ -1,5 +1,5 @@
 use super::palette::of;
-use super::scene::{Scene, ScenePoint, Shape};
+use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
 use crate::recovery::label;
 
@@ -16,15 +16,15 @@ fn scatter(i: usize) -> f64 {
     (i as f64 * 0.618_033_988_749_894_9).fract()
 }
 
-fn bars(groups: &[&str], width: Width, scale: Scale) -> (Around, Bars) {
-    let around = Around {
+fn bars(groups: &[&str], width: Width, scale: Scale) -> (Surroundings, BarChart) {
+    let around = Surroundings {
         title: "Boundary error by recovery".into(),
         description: "Bars of the error, one group for each backbone.".into(),
         heading: "4 of 16 layers removed by LLM-Streamline".into(),
         note: "tiny-qwen3: ReplaceMe (LS) is ahead of Ghost Layer (Ours).".into(),
         width,
     };
-    let bars = Bars {
+    let bars = BarChart {
         axis: axis("Boundary MAE ↓", "hidden-state units", scale),
         groups: groups.iter().map(|g| (*g).to_owned()).collect(),
         series: METHODS
@@ -34,7 +34,10 @@ fn bars(groups: &[&str], width: Width, scale: Scale) -> (Around, Bars) {
                 method: (*method).into(),
                 label: label(method).to_owned(),
                 values: (0..groups.len())
-                    .map(|j| Value { value: Some(0.5 - 0.05 * i as f64 + 0.1 * scatter(i + 7 * j)), error: Some(0.02) })
+                    .map(|j| BarValue {
+                        value: Some(0.5 - 0.05 * i as f64 + 0.1 * scatter(i + 7 * j)),
+                        error: Some(0.02),
+                    })
                     .collect(),
             })
             .collect(),
@@ -43,18 +46,18 @@ fn bars(groups: &[&str], width: Width, scale: Scale) -> (Around, Bars) {
     (around, bars)
 }
 
-fn norms() -> (Around, Bars) {
+fn norms() -> (Surroundings, BarChart) {
     let series = |method: &str, label: &str, values: [f64; 3]| Series {
         method: method.into(),
         label: label.into(),
-        values: values.map(Value::from).to_vec(),
+        values: values.map(BarValue::from).to_vec(),
     };
-    let around = Around {
+    let around = Surroundings {
         title: "Parts of the operator".into(),
         description: "Frobenius norms of the symmetric and the antisymmetric part.".into(),
-        ..Around::default()
+        ..Surroundings::default()
     };
-    let bars = Bars {
+    let bars = BarChart {
         axis: axis("Share of ‖M‖", "", Scale::Linear),
         groups: ["tiny-llama", "tiny-qwen3", "tiny-olmo2"].map(str::to_owned).to_vec(),
         series: vec![
@@ -67,19 +70,19 @@ fn norms() -> (Around, Bars) {
 }
 
 /// With a missing value, one below 0, one of 0, and names that are too long.
-fn wild() -> (Around, Bars) {
+fn wild() -> (Surroundings, BarChart) {
     let (around, mut figure) =
         bars(&["llama-3.1-8b, eleven layers", "a-backbone-of-a-very-long-name-indeed"], Width::Page, Scale::Linear);
     figure.series[1].values[0] = None.into();
     figure.series[2].values[1] = f64::NAN.into();
-    figure.series[3].values[0] = Value { value: Some(-0.2), error: Some(0.1) };
+    figure.series[3].values[0] = BarValue { value: Some(-0.2), error: Some(0.1) };
     figure.series[4].values[1] = 0.0.into();
     figure.series[5].label =
         "a recovery of a name that is much longer than all of the page has room for, whatever is done".into();
     (around, figure)
 }
 
-fn channels(count: usize) -> (Around, Curves) {
+fn channels(count: usize) -> (Surroundings, Curves) {
     let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
         label: label(method).to_owned(),
@@ -91,11 +94,11 @@ fn channels(count: usize) -> (Around, Curves) {
             })
             .collect(),
     };
-    let around = Around {
+    let around = Surroundings {
         title: "Error of each channel".into(),
         description: "The mean absolute error of every channel, a line for each recovery.".into(),
         width: Width::Page,
-        ..Around::default()
+        ..Surroundings::default()
     };
     let curves = Curves {
         x: axis("Channel", "", Scale::Linear),
@@ -106,7 +109,7 @@ fn channels(count: usize) -> (Around, Curves) {
     (around, curves)
 }
 
-fn depths() -> (Around, Curves) {
+fn depths() -> (Surroundings, Curves) {
     let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
         label: label(method).to_owned(),
@@ -120,7 +123,7 @@ fn depths() -> (Around, Curves) {
             })
             .collect(),
     };
-    let around = Around {
+    let around = Surroundings {
         title: "Accuracy against depth".into(),
         description: "Average accuracy of nine tasks for 7 to 15 removed layers.".into(),
         heading: "LLaMA-3.1-8B, layers removed by LLM-Streamline".into(),
@@ -136,13 +139,13 @@ fn depths() -> (Around, Curves) {
     (around, curves)
 }
 
-fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Around, LayerDiagram) {
-    let around = Around {
+fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Surroundings, LayerDiagram) {
+    let around = Surroundings {
         title: "Ghosted Layers".into(),
         description: "Stacks of layers, dense, pruned and repaired.".into(),
         heading: "One Ghosted Layer for each region".into(),
         width: Width::Page,
-        ..Around::default()
+        ..Surroundings::default()
     };
     let diagram = LayerDiagram {
         layers,
@@ -155,16 +158,16 @@ fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Aro
 }
 
 /// The same as [`channels`], in panels.
-fn panels(count: usize, width: Width) -> (Around, Panels) {
+fn panels(count: usize, width: Width) -> (Surroundings, PanelChart) {
     let (around, Curves { x, mut lines, .. }) = channels(count);
-    let around = Around { heading: "LLaMA-3.1-8B, 7 of 32 layers removed".into(), width, ..around };
+    let around = Surroundings { heading: "LLaMA-3.1-8B, 7 of 32 layers removed".into(), width, ..around };
     let against = lines.pop();
     let y = axis("MAE", "hidden-state units", Scale::Linear);
-    (around, Panels { x, y, lines, against })
+    (around, PanelChart { x, y, lines, against })
 }
 
 /// A figure of what one of the above gives.
-fn of_plot<T>((around, of): (Around, T), plot: fn(T) -> Plot) -> Figure {
+fn of_plot<T>((around, of): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
     Figure { around, plot: plot(of) }
 }
 
@@ -206,7 +209,7 @@ fn a_bar_is_as_high_as_its_value() {
         .shapes
         .iter()
         .filter_map(|shape| match shape {
-            Shape::Rect { from, to, .. } => Some(to.1 - from.1),
+            SceneShape::Rect { from, to, .. } => Some(to.1 - from.1),
             _ => None,
         })
         .collect();
@@ -231,7 +234,7 @@ fn a_method_has_the_same_colour_in_every_figure() {
     let curves = scene(&of_plot(depths(), Plot::Curves));
     let blue = of("ghosted").colour;
     assert!(rects(&bars).contains(&blue));
-    let lines = |shape: &Shape| matches!(shape, Shape::Line { colour, .. } if *colour == blue);
+    let lines = |shape: &SceneShape| matches!(shape, SceneShape::Line { colour, .. } if *colour == blue);
     assert!(curves.shapes.iter().any(lines));
     assert!(rects(&scene(&of_plot(diagram(4, vec![1], vec![2]), Plot::Layers))).contains(&blue));
 }
@@ -274,7 +277,7 @@ fn a_gap_breaks_the_line() {
     let joined = scene(&of_plot(whole, Plot::Curves));
     let long = |scene: &Scene| {
         let places = scene.shapes.iter().filter_map(|shape| match shape {
-            Shape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
+            SceneShape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
                 Some(places.len())
             }
             _ => None,
@@ -355,11 +358,11 @@ fn numbers_that_are_not_finite_reach_no_coordinate() {
         let finite = |place: &ScenePoint| place.0.is_finite() && place.1.is_finite();
         for shape in &scene.shapes {
             assert!(match shape {
-                Shape::Rect { from, to, .. } => finite(from) && finite(to),
-                Shape::Fill { corners, .. } => corners.iter().all(finite),
-                Shape::Disc { centre, .. } => finite(centre),
-                Shape::Line { places, .. } => places.iter().all(finite),
-                Shape::Text { at, .. } => finite(at),
+                SceneShape::Rect { from, to, .. } => finite(from) && finite(to),
+                SceneShape::Fill { corners, .. } => corners.iter().all(finite),
+                SceneShape::Disc { centre, .. } => finite(centre),
+                SceneShape::Line { places, .. } => places.iter().all(finite),
+                SceneShape::Text { at, .. } => finite(at),
             });
         }
     }
@@ -391,7 +394,7 @@ fn without_data_there_is_an_error_and_no_figure() {
     no_groups.1.groups.clear();
     let mut no_numbers = norms();
     for series in &mut no_numbers.1.series {
-        series.values.fill(Value::default());
+        series.values.fill(BarValue::default());
     }
     let mut ragged = norms();
     ragged.1.series[0].values.pop();
@@ -408,7 +411,7 @@ fn without_data_there_is_an_error_and_no_figure() {
     let mut nothing_positive = norms();
     nothing_positive.1.axis.scale = Scale::Log;
     for series in &mut nothing_positive.1.series {
-        series.values.fill(Value::from(0.0));
+        series.values.fill(BarValue::from(0.0));
     }
     for (figure, words) in [
         (of_plot(no_groups, Plot::Bars), "nothing to draw"),
@@ -459,13 +462,13 @@ fn lines_side_by_side_are_moved_apart_and_only_the_dense_one_is_dashed() {
     let scene = scene(&of_plot(depths(), Plot::Curves));
     let own = |colour: palette::Colour, width: f64| {
         scene.shapes.iter().filter(move |shape| {
-            matches!(shape, Shape::Line { colour: own, width: wide, .. } if *own == colour && *wide == width)
+            matches!(shape, SceneShape::Line { colour: own, width: wide, .. } if *own == colour && *wide == width)
         })
     };
     let firsts: Vec<f64> = ["linearpatch-rotate", "ghosted"]
         .iter()
         .filter_map(|method| match own(of(method).colour, 1.3).next() {
-            Some(Shape::Line { places, .. }) => Some(places[0].0),
+            Some(SceneShape::Line { places, .. }) => Some(places[0].0),
             _ => None,
         })
         .collect();
@@ -483,7 +486,9 @@ fn panels_have_one_axis_from_zero_and_the_same_line_in_each() {
         .shapes
         .iter()
         .filter_map(|shape| match shape {
-            Shape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 0.9 => Some(places),
+            SceneShape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 0.9 => {
+                Some(places)
+            }
             _ => None,
         })
         .collect();
@@ -515,7 +520,7 @@ fn scene(figure: &Figure) -> Scene {
 /// The colours of all rectangles.
 fn rects(scene: &Scene) -> Vec<palette::Colour> {
     let colours = scene.shapes.iter().filter_map(|shape| match shape {
-        Shape::Rect { colour, .. } => Some(*colour),
+        SceneShape::Rect { colour, .. } => Some(*colour),
         _ => None,
     });
     colours.collect()
@@ -523,7 +528,7 @@ fn rects(scene: &Scene) -> Vec<palette::Colour> {
 
 fn texts(scene: &Scene) -> Vec<&str> {
     let texts = scene.shapes.iter().filter_map(|shape| match shape {
-        Shape::Text { text, .. } => Some(text.as_str()),
+        SceneShape::Text { text, .. } => Some(text.as_str()),
         _ => None,
     });
     texts.collect()

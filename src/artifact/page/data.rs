@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::artifact::audit::Severity;
-use crate::results::PaperVerdict;
+use crate::results::SavedTable;
 
 /// The whole page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct Page {
     pub findings: Vec<FindingRow>,
     /// Results folders that the page does not show, each with the reason.
     pub left_out: Vec<(String, String)>,
-    /// How each cell was made, by the key that [`Cell::key`] refers to.
+    /// How each cell was made, by the key that [`SavedCell::key`](crate::results::SavedCell::key) refers to.
     pub cells: BTreeMap<String, CellNote>,
 }
 
@@ -45,7 +45,7 @@ pub struct PageArtifact {
     pub caption: String,
     /// `complete`, `3 of 40 cells failed`, …; may be empty.
     pub status: String,
-    pub tables: Vec<TableView>,
+    pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
     /// Name and value, in the order of the page.
     pub provenance: Vec<(String, String)>,
@@ -58,126 +58,6 @@ pub struct PageArtifact {
 impl PageArtifact {
     /// The status of one that lacks nothing.
     pub const COMPLETE: &str = "complete";
-}
-
-/// One table.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TableView {
-    /// Shown above the table; an empty one is not: the artifact's title and caption say it already.
-    pub caption: String,
-    /// How the numbers were measured: one line that opens. May be empty.
-    pub protocol: String,
-    /// What a reader has to know before the numbers are used, each in a line above them.
-    pub notes: Vec<String>,
-    /// The name of the column that shows [`PageRow::group`]; `Group` where it is empty.
-    pub group_name: String,
-    pub columns: Vec<Column>,
-    pub rows: Vec<PageRow>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Column {
-    pub name: String,
-    /// The heading above neighbouring columns of the same group.
-    pub group: Option<String>,
-    /// Sorted by [`Cell::value`] and aligned to the right.
-    pub numeric: bool,
-    /// The direction that the head shows; none where neither is better.
-    pub higher_is_better: Option<bool>,
-    /// Whether this column names the row. Where no column says so, it is the last column of text before the first
-    /// measured one.
-    pub label: bool,
-    /// Whether rows can be chosen by what stands in this column.
-    pub choice: bool,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PageRow {
-    /// A column of its own, in front, when any row of the table has one: it reads the same however rows are sorted.
-    pub group: Option<String>,
-    /// Whether the row is the paper's own method: it is shaded.
-    pub ours: bool,
-    /// What a link to the row ends with; none where nothing leads to it.
-    pub anchor: Option<String>,
-    /// As many as the table has columns.
-    pub cells: Vec<Cell>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Cell {
-    /// What is printed.
-    pub text: String,
-    /// What a numeric column is sorted by; none, or not finite, comes last.
-    #[serde(skip_serializing_if = "usual")]
-    pub value: Option<f64>,
-    /// Its standard error, or a time's deviation, as printed; empty where there is none.
-    #[serde(skip_serializing_if = "usual")]
-    pub error: String,
-    /// How many items it is the mean of: documents, windows, seeds.
-    #[serde(skip_serializing_if = "usual")]
-    pub items: Option<usize>,
-    #[serde(skip_serializing_if = "usual")]
-    pub best: bool,
-    #[serde(skip_serializing_if = "usual")]
-    pub second: bool,
-    #[serde(skip_serializing_if = "usual")]
-    pub mark: Option<Mark>,
-    #[serde(skip_serializing_if = "usual")]
-    pub beside: Option<BesideView>,
-    /// The note that the number opens, a key of [`Page::cells`]. A key without a note makes no link.
-    #[serde(skip_serializing_if = "usual")]
-    pub key: Option<String>,
-    /// SHA-256 of what the number is (variant, what was measured, metric), as in `numbers.json`; none of a text, and of what
-    /// an older program made.
-    #[serde(skip_serializing_if = "usual")]
-    pub identity: Option<String>,
-    #[serde(skip_serializing_if = "usual")]
-    pub failed: bool,
-}
-
-impl Column {
-    pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ..Self::default() }
-    }
-}
-
-impl Cell {
-    /// One of words alone.
-    pub fn words(text: impl Into<String>) -> Self {
-        Self { text: text.into(), ..Self::default() }
-    }
-}
-
-/// What most cells have is not written.
-fn usual<T: Default + PartialEq>(of: &T) -> bool {
-    *of == T::default()
-}
-
-/// A difference that is more than chance.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Mark {
-    /// Whether ours is the better one.
-    pub better: bool,
-    /// Than what, and by which test.
-    pub says: String,
-}
-
-/// The paper's number beside ours.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct BesideView {
-    /// As printed there.
-    pub paper: String,
-    /// Ours less the paper's, with its sign; none where ours failed.
-    pub difference: Option<String>,
-    /// How far it may be off; none where nothing is judged.
-    pub tolerance: Option<String>,
-    pub verdict: PaperVerdict,
 }
 
 /// How a cell was made.

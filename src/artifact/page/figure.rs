@@ -16,7 +16,7 @@ const PIXELS: f64 = 2.0;
 
 /// A figure as the template shows it.
 #[derive(Debug, Serialize)]
-pub(super) struct Figure<'a> {
+pub(super) struct PageFigure<'a> {
     label: &'a str,
     /// Read out in the figure's place.
     says: String,
@@ -29,7 +29,7 @@ pub(super) struct Figure<'a> {
 
 /// # Errors
 /// When it is no SVG.
-pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<Figure<'a>> {
+pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<PageFigure<'a>> {
     let Some(root) = root(&view.svg) else {
         let found: String = view.svg.chars().take(40).collect();
         return Err(Error::job("a figure is no SVG")
@@ -38,7 +38,7 @@ pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Resul
             .found(found));
     };
     let parts = [artifact.title.as_str(), &view.label, &artifact.caption];
-    Ok(Figure {
+    Ok(PageFigure {
         label: &view.label,
         says: parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(". "),
         size: size(root).map(|(width, height)| (width.round() as u32, height.round() as u32)),

@@ -31,10 +31,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-pub use data::{
-    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Judgement, Mark, ObjectNote, Page,
-    PageArtifact, PageRow, TableView,
-};
+pub use data::{CellNote, ClaimRow, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact};
 
 use crate::error::{Error, Result};
 
@@ -70,7 +67,7 @@ pub fn render(page: &Page) -> Result<String> {
     let artifacts = shown.into_iter().map(section).collect::<Result<Vec<_>>>()?;
     let lists = [section::findings(&page.findings)?, section::left_out(&page.left_out)?];
     let (notes, shared) = note::notes(page);
-    let values = Values {
+    let values = PageValues {
         page,
         style: STYLE,
         style_hash: hash(STYLE),
@@ -91,24 +88,24 @@ pub fn render(page: &Page) -> Result<String> {
 
 /// What the templates know.
 #[derive(Serialize)]
-struct Values<'a> {
+struct PageValues<'a> {
     page: &'a Page,
     style: &'a str,
     style_hash: String,
     script: &'a str,
     script_hash: String,
-    profiles: Vec<section::Profile<'a>>,
+    profiles: Vec<section::PageProfile<'a>>,
     has_papers: bool,
     artifacts: &'a [section::Section<'a>],
     facts: Vec<(&'static str, String)>,
     strips: Vec<summary::Strip<'a>>,
-    claims: Option<section::List>,
-    lists: Vec<section::List>,
+    claims: Option<section::PageList>,
+    lists: Vec<section::PageList>,
     notes: Vec<note::Note<'a>>,
-    shared: Vec<note::Shared<'a>>,
+    shared: Vec<note::SharedNote<'a>>,
 }
 
-fn filled(values: &Values<'_>) -> std::result::Result<String, minijinja::Error> {
+fn filled(values: &PageValues<'_>) -> std::result::Result<String, minijinja::Error> {
     let mut templates = Environment::new();
     templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     // A name that is misspelt in a template is an error and not an empty text.

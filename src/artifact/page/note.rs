@@ -31,7 +31,7 @@ struct Use {
 
 /// What notes have in common.
 #[derive(Debug, Serialize)]
-pub(super) struct Shared<'a> {
+pub(super) struct SharedNote<'a> {
     id: String,
     /// Names and values of a maker.
     lines: Option<&'a Pairs>,
@@ -40,7 +40,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// The notes that a number opens, and what they share. What a figure alone shows has no number that leads to it.
-pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<Shared<'_>>) {
+pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
     let opened: BTreeSet<&String> = numbers.filter_map(|cell| cell.key.as_ref()).collect();
@@ -65,9 +65,9 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<Shared<'_>>) {
         });
     }
     let makers = makers.into_iter().enumerate();
-    let makers = makers.map(|(at, of)| Shared { id: format!("maker-{}", at + 1), lines: Some(of), inputs: None });
+    let makers = makers.map(|(at, of)| SharedNote { id: format!("maker-{}", at + 1), lines: Some(of), inputs: None });
     let inputs = inputs.into_iter().enumerate();
-    let inputs = inputs.map(|(at, of)| Shared { id: format!("inputs-{}", at + 1), lines: None, inputs: Some(of) });
+    let inputs = inputs.map(|(at, of)| SharedNote { id: format!("inputs-{}", at + 1), lines: None, inputs: Some(of) });
     (notes, makers.chain(inputs).collect())
 }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::data::{Cell, ClaimRow, Column, FindingRow, Page, PageArtifact, PageRow, TableView};
-use super::figure::{self, Figure};
+use super::data::{ClaimRow, FindingRow, Page, PageArtifact};
+use super::figure::{self, PageFigure};
 use super::html::{artifact_id, encoded};
 use super::summary;
 use super::table::{self, PageTable};
 use crate::artifact::audit::Severity;
 use crate::artifact::printed;
 use crate::error::Result;
-use crate::results::PaperVerdict;
+use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
 /// How many numbers stand how to the paper's.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -21,10 +21,11 @@ pub(super) struct Tally {
     differs: usize,
     other_protocol: usize,
     missing: usize,
+    all: usize,
 }
 
 impl Tally {
-    fn of(tables: &[TableView]) -> Self {
+    fn of(tables: &[SavedTable]) -> Self {
         let mut tally = Self::default();
         let cells = tables.iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
         for beside in cells.filter_map(|cell| cell.beside.as_ref()) {
@@ -34,6 +35,7 @@ impl Tally {
                 PaperVerdict::OtherProtocol(_) => &mut tally.other_protocol,
                 PaperVerdict::Missing => &mut tally.missing,
             } += 1;
+            tally.all += 1;
         }
         tally
     }
@@ -44,11 +46,12 @@ impl Tally {
             differs: self.differs + other.differs,
             other_protocol: self.other_protocol + other.other_protocol,
             missing: self.missing + other.missing,
+            all: self.all + other.all,
         }
     }
 
     pub(super) fn is_empty(self) -> bool {
-        self.same + self.differs + self.other_protocol + self.missing == 0
+        self.all == 0
     }
 }
 
@@ -59,48 +62,28 @@ pub(super) struct Section<'a> {
     title: &'a str,
     artifact: &'a PageArtifact,
     pub(super) tally: Tally,
-    is_compared: bool,
     tables: Vec<PageTable>,
-    figures: Vec<Figure<'a>>,
-    /// What the paper says of this artifact.
-    claims: Vec<SaidClaim<'a>>,
-    files: Vec<File<'a>>,
-}
-
-/// A claim in the section of what it is counted in.
-#[derive(Debug, Serialize)]
-struct SaidClaim<'a> {
-    /// Of its row among all claims.
-    id: String,
-    claim: &'a ClaimRow,
-    verdict: &'static str,
-    paper_verdict: &'static str,
-}
-
-/// A file, and its address unless that leaves the disk that the page lies on.
-#[derive(Debug, Serialize)]
-struct File<'a> {
-    name: &'a str,
-    path: &'a str,
-    address: Option<String>,
+    figures: Vec<PageFigure<'a>>,
+    /// What the paper says of this artifact, each with the id of its row among all claims.
+    claims: Vec<(String, &'a ClaimRow)>,
+    /// Name, path and address of each file.
+    files: Vec<(&'a str, &'a str, Option<String>)>,
 }
 
 /// The artifacts of a profile, in the list of contents and at the top of the page.
 #[derive(Debug, Serialize)]
-pub(super) struct Profile<'a> {
+pub(super) struct PageProfile<'a> {
     name: &'a str,
     tally: Tally,
-    is_compared: bool,
-    artifacts: Vec<ListedArtifact<'a>>,
+    artifacts: Vec<ArtifactLink<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct ListedArtifact<'a> {
+struct ArtifactLink<'a> {
     id: &'a str,
     name: &'a str,
     title: &'a str,
     tally: Tally,
-    is_compared: bool,
 }
 
 /// # Errors
@@ -111,30 +94,23 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
         1 => name(artifact),
         _ => format!("{}:{}", name(artifact), number + 1),
     };
-    let table = |(number, view): (usize, &'a TableView)| {
+    let table = |(number, view): (usize, &'a SavedTable)| {
         let ids = (format!("{id}:table{}", number + 1), place(number));
         table::table(view, ids, heading(artifact), &page.cells)
             .map_err(|error| error.at(format!("artifact {}", artifact.name)))
     };
-    let tally = Tally::of(&artifact.tables);
     let own = |(at, claim): (usize, &'a ClaimRow)| {
         let is_own = claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
-        is_own.then(|| SaidClaim {
-            id: summary::anchor(at),
-            claim,
-            verdict: claim.verdict.word(),
-            paper_verdict: claim.paper_verdict.word(),
-        })
+        is_own.then(|| (summary::anchor(at), claim))
     };
     Ok(Section {
         title: heading(artifact),
         artifact,
-        tally,
-        is_compared: !tally.is_empty(),
+        tally: Tally::of(&artifact.tables),
         tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
         claims: page.claims.iter().enumerate().filter_map(own).collect(),
-        files: artifact.files.iter().map(|(name, path)| file(name, path)).collect(),
+        files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), address(path))).collect(),
         id,
     })
 }
@@ -149,29 +125,26 @@ fn name(artifact: &PageArtifact) -> String {
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// A link to a file, by its path from the page. An absolute path, or one with a scheme, stays text.
-fn file<'a>(name: &'a str, path: &'a str) -> File<'a> {
+/// What a link to a file is, by its path from the page. An absolute path, or one with a scheme, stays text.
+fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
-    File { name, path, address: (!leaves).then(|| encoded(path, "/")) }
+    (!leaves).then(|| encoded(path, "/"))
 }
 
 /// The artifacts by their profiles, as they follow each other.
-pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
+pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<PageProfile<'a>> {
     let together = sections.chunk_by(|a, b| a.artifact.profile == b.artifact.profile);
     together
         .map(|sections| {
-            let tally = sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally));
-            let entry = |section: &'a Section<'a>| ListedArtifact {
+            let entry = |section: &'a Section<'a>| ArtifactLink {
                 id: &section.id,
                 name: &section.artifact.name,
                 title: section.title,
                 tally: section.tally,
-                is_compared: section.is_compared,
             };
-            Profile {
+            PageProfile {
                 name: sections.first().map_or("", |section| section.artifact.profile.as_str()),
-                tally,
-                is_compared: !tally.is_empty(),
+                tally: sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally)),
                 artifacts: sections.iter().map(entry).collect(),
             }
         })
@@ -180,7 +153,7 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
 
 /// A section with one table of texts.
 #[derive(Debug, Serialize)]
-pub(super) struct List {
+pub(super) struct PageList {
     id: &'static str,
     title: &'static str,
     caption: String,
@@ -191,17 +164,17 @@ pub(super) struct List {
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
+pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let (ours, theirs) = (Some("Ours".to_owned()), Some("The paper's own numbers".to_owned()));
     let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
     let columns = vec![
-        Column { label: true, ..Column::named("What the paper says") },
-        Column { group: ours.clone(), choice: true, ..Column::named("Verdict") },
-        Column { group: ours, ..Column::named("True in") },
-        Column { group: theirs.clone(), choice: true, ..Column::named("Verdict") },
-        Column { group: theirs, ..Column::named("True in") },
-        Column { choice: true, ..Column::named("Counted in") },
-        Column::named("Where"),
+        SavedColumn { label: true, ..SavedColumn::named("What the paper says") },
+        SavedColumn { group: ours.clone(), choice: true, ..SavedColumn::named("Verdict") },
+        SavedColumn { group: ours, ..SavedColumn::named("True in") },
+        SavedColumn { group: theirs.clone(), choice: true, ..SavedColumn::named("Verdict") },
+        SavedColumn { group: theirs, ..SavedColumn::named("True in") },
+        SavedColumn { choice: true, ..SavedColumn::named("Counted in") },
+        SavedColumn::named("Where"),
     ];
     let row = |(at, claim): (usize, &ClaimRow)| {
         let profile = if several && !claim.profile.is_empty() { format!(", {}", claim.profile) } else { String::new() };
@@ -209,43 +182,43 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
             "" => format!("several{profile}"),
             name => format!("{}{profile}", printed(name)),
         };
-        PageRow {
+        SavedRow {
             anchor: Some(summary::anchor(at)),
             cells: vec![
-                Cell::words(&claim.claim),
-                Cell { best: true, ..Cell::words(claim.verdict.word()) },
-                Cell::words(&claim.ours),
-                Cell::words(claim.paper_verdict.word()),
-                Cell::words(&claim.paper),
-                Cell::words(counted),
-                Cell::words(&claim.place),
+                SavedCell::words(&claim.claim),
+                SavedCell { best: true, ..SavedCell::words(claim.verdict.word()) },
+                SavedCell::words(&claim.ours),
+                SavedCell::words(claim.paper_verdict.word()),
+                SavedCell::words(&claim.paper),
+                SavedCell::words(counted),
+                SavedCell::words(&claim.place),
             ],
-            ..PageRow::default()
+            ..SavedRow::default()
         }
     };
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
     let rows = claims.iter().enumerate().map(row).collect();
-    list(("claims", "Claims", caption.to_owned()), &TableView { columns, rows, ..TableView::default() })
+    list(("claims", "Claims", caption.to_owned()), &SavedTable { columns, rows, ..SavedTable::default() })
 }
 
 /// All findings as one table; none where there are no findings.
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
-    let row = |of: &FindingRow| PageRow {
+pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
+    let row = |of: &FindingRow| SavedRow {
         group: Some(of.severity.name().to_owned()),
-        cells: [&of.rule, &of.place, &of.expected, &of.found, &of.note].map(Cell::words).to_vec(),
-        ..PageRow::default()
+        cells: [&of.rule, &of.place, &of.expected, &of.found, &of.note].map(SavedCell::words).to_vec(),
+        ..SavedRow::default()
     };
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
-    let view = TableView {
+    let view = SavedTable {
         columns: named(&["Rule", "Where", "Expected", "Found", "Note"], 0),
         rows: findings.iter().map(row).collect(),
         group_name: "Severity".to_owned(),
-        ..TableView::default()
+        ..SavedTable::default()
     };
     list(("findings", "Audit", caption), &view)
 }
@@ -254,33 +227,27 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<List>> {
-    let row = |(folder, reason): &(String, String)| PageRow {
-        cells: [folder, reason].map(Cell::words).to_vec(),
-        ..PageRow::default()
-    };
-    let (columns, rows) = (named(&["Folder", "Why"], 1), folders.iter().map(row).collect());
+pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
+    let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results that lie beside those of this page.".to_owned();
-    list(("left-out", "Left out", caption), &TableView { columns, rows, ..TableView::default() })
-}
-
-fn capital(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
+    list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
 }
 
 /// Columns of these names, the first of which names a row; by one of them rows can be chosen.
-fn named(names: &[&str], choice: usize) -> Vec<Column> {
-    let column =
-        |(place, name): (usize, &&str)| Column { label: place == 0, choice: place == choice, ..Column::named(*name) };
+fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
+    let column = |(place, name): (usize, &&str)| SavedColumn {
+        label: place == 0,
+        choice: place == choice,
+        ..SavedColumn::named(*name)
+    };
     names.iter().enumerate().map(column).collect()
 }
 
 /// None where there are no rows.
-fn list((id, title, caption): (&'static str, &'static str, String), view: &TableView) -> Result<Option<List>> {
+fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
     }
     let table = table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new())?;
-    Ok(Some(List { id, title, caption, table }))
+    Ok(Some(PageList { id, title, caption, table }))
 }

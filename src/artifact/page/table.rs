@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::data::{BesideView, Cell, CellNote, Column, Mark, PageRow, TableView};
+use super::data::CellNote;
 use super::html::cell_id;
 use crate::error::{Error, Result};
-use crate::results::PaperVerdict;
+use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
 /// A column with a text longer than this, in characters, is prose and wraps.
 const PROSE: usize = 36;
@@ -29,17 +29,17 @@ pub(super) struct PageTable {
     is_hidden: bool,
     /// Whether there is enough to filter.
     is_filtered: bool,
-    choices: Vec<Choice>,
+    choices: Vec<RowChoice>,
     protocol: String,
     notes: Vec<String>,
     /// One row, or two where columns have a heading in common.
     heads: Vec<Vec<HeaderCell>>,
-    rows: Vec<TableRow>,
+    rows: Vec<PageRow>,
 }
 
 /// A list to choose rows by.
 #[derive(Debug, Serialize)]
-struct Choice {
+struct RowChoice {
     name: String,
     column: usize,
     texts: Vec<String>,
@@ -58,7 +58,7 @@ struct HeaderCell {
 }
 
 #[derive(Debug, Serialize)]
-struct TableRow {
+struct PageRow {
     id: Option<String>,
     group: Option<String>,
     group_class: &'static str,
@@ -88,15 +88,15 @@ struct TableCell {
     address: Option<String>,
     error: String,
     items: Option<usize>,
-    mark: Option<Mark>,
-    beside: Option<Judged>,
+    mark: Option<SavedMark>,
+    beside: Option<JudgedBeside>,
 }
 
 /// The paper's number, and how ours stands to it.
 #[derive(Debug, Serialize)]
-struct Judged {
+struct JudgedBeside {
     #[serde(flatten)]
-    beside: BesideView,
+    beside: SavedComparison,
     sign: &'static str,
     word: &'static str,
     /// What is measured otherwise than in the paper.
@@ -108,7 +108,7 @@ struct Judged {
 /// # Errors
 /// When a row has not one cell for each column.
 pub(super) fn table(
-    view: &TableView,
+    view: &SavedTable,
     (id, name): (String, String),
     title: &str,
     notes: &BTreeMap<String, CellNote>,
@@ -119,7 +119,7 @@ pub(super) fn table(
             .expected(format!("{} cells", view.columns.len()))
             .found(row.cells.len().to_string()));
     }
-    let shape = Shape::of(view);
+    let shape = PageShape::of(view);
     Ok(PageTable {
         id,
         name,
@@ -135,7 +135,7 @@ pub(super) fn table(
 }
 
 /// What holds for the whole table.
-struct Shape<'a> {
+struct PageShape<'a> {
     /// The name of the column in front, when rows have groups.
     group: Option<&'a str>,
     /// The column that names a row; none where the column in front does.
@@ -144,8 +144,8 @@ struct Shape<'a> {
     is_prose: Vec<bool>,
 }
 
-impl<'a> Shape<'a> {
-    fn of(view: &'a TableView) -> Self {
+impl<'a> PageShape<'a> {
+    fn of(view: &'a SavedTable) -> Self {
         let name = if view.group_name.is_empty() { "Group" } else { view.group_name.as_str() };
         let is_prose = (0..view.columns.len())
             .map(|column| view.rows.iter().any(|row| row.cells[column].text.chars().count() > PROSE))
@@ -159,7 +159,7 @@ impl<'a> Shape<'a> {
         column + usize::from(self.group.is_some())
     }
 
-    fn choices(&self, view: &TableView) -> Vec<Choice> {
+    fn choices(&self, view: &SavedTable) -> Vec<RowChoice> {
         let mut choices = Vec::new();
         if let Some(name) = self.group {
             choices.extend(choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
@@ -171,7 +171,7 @@ impl<'a> Shape<'a> {
         choices
     }
 
-    fn heads(&self, view: &TableView) -> Vec<Vec<HeaderCell>> {
+    fn heads(&self, view: &SavedTable) -> Vec<Vec<HeaderCell>> {
         let rows = if view.columns.iter().any(|column| column.group.is_some()) { 2 } else { 1 };
         let (mut upper, mut lower) = (Vec::new(), Vec::new());
         upper.extend(self.group.map(|name| HeaderCell {
@@ -182,38 +182,26 @@ impl<'a> Shape<'a> {
             rows,
             higher_is_better: None,
         }));
-        let mut index = 0;
-        for together in view.columns.chunk_by(|a, b| a.group.is_some() && a.group == b.group) {
-            let heading = together.first().and_then(|column| column.group.clone());
-            let own = |column: &Column, index: usize, rows: usize| HeaderCell {
+        let columns: Vec<(usize, &SavedColumn)> = view.columns.iter().enumerate().collect();
+        for together in columns.chunk_by(|(_, a), (_, b)| a.group.is_some() && a.group == b.group) {
+            let heading = together.first().and_then(|(_, column)| column.group.clone());
+            let (row, rows) = if heading.is_some() { (&mut lower, 1) } else { (&mut upper, rows) };
+            row.extend(together.iter().map(|(index, column)| HeaderCell {
                 text: column.name.clone(),
-                class: self.class(index, column, false),
-                column: Some(self.place(index)),
+                class: self.class(*index, column, false),
+                column: Some(self.place(*index)),
                 columns: 1,
                 rows,
                 higher_is_better: column.higher_is_better,
-            };
-            for (place, column) in (index..).zip(together) {
-                match heading {
-                    Some(_) => lower.push(own(column, place, 1)),
-                    None => upper.push(own(column, place, rows)),
-                }
-            }
-            let over = |text| HeaderCell {
-                text,
-                class: "over".into(),
-                columns: together.len(),
-                rows: 1,
-                ..HeaderCell::default()
-            };
-            upper.extend(heading.map(over));
-            index += together.len();
+            }));
+            let (class, columns) = ("over".to_owned(), together.len());
+            upper.extend(heading.map(|text| HeaderCell { text, class, columns, rows: 1, ..HeaderCell::default() }));
         }
         [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
     }
 
-    fn row(&self, view: &TableView, row: &PageRow, notes: &BTreeMap<String, CellNote>) -> TableRow {
-        let cell = |(index, (column, cell)): (usize, (&Column, &Cell))| {
+    fn row(&self, view: &SavedTable, row: &SavedRow, notes: &BTreeMap<String, CellNote>) -> PageRow {
+        let cell = |(index, (column, cell)): (usize, (&SavedColumn, &SavedCell))| {
             let is_label = Some(index) == self.label;
             let (text, deviation) = match cell.text.split_once(" ± ") {
                 Some((text, deviation)) if column.numeric => (text, deviation),
@@ -236,7 +224,7 @@ impl<'a> Shape<'a> {
                 beside: cell.beside.as_ref().map(judged),
             }
         };
-        TableRow {
+        PageRow {
             id: row.anchor.clone(),
             group: self.group.map(|_| row.group.clone().unwrap_or_default()),
             is_label: self.label.is_none(),
@@ -251,7 +239,7 @@ impl<'a> Shape<'a> {
     }
 
     /// `t` text, `p` prose, `l` label; a plain number needs no class, as most cells are that.
-    fn class(&self, index: usize, column: &Column, failed: bool) -> String {
+    fn class(&self, index: usize, column: &SavedColumn, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
             (false, true) => "t p",
@@ -264,8 +252,8 @@ impl<'a> Shape<'a> {
 }
 
 /// The column that names a row: the one that says so, or the last text before the first measured number.
-fn label(columns: &[Column], has_group: bool) -> Option<usize> {
-    let measured = |column: &Column| column.numeric && !column.choice;
+fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
+    let measured = |column: &SavedColumn| column.numeric && !column.choice;
     if let Some(says_so) = columns.iter().position(|column| column.label) {
         return Some(says_so);
     }
@@ -275,19 +263,19 @@ fn label(columns: &[Column], has_group: bool) -> Option<usize> {
 }
 
 /// The texts of a column in their order; none where all are the same.
-fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<Choice> {
+fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
-    (texts.len() > 1).then(|| Choice { name: name.to_owned(), column, texts })
+    (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
 }
 
 /// A text that is an address and nothing else; numbers never are.
-fn address(column: &Column, text: &str) -> Option<String> {
+fn address(column: &SavedColumn, text: &str) -> Option<String> {
     let safe = |c: char| c.is_ascii_graphic() && !"<>\"'`".contains(c);
     (!column.numeric && text.starts_with("https://") && text.chars().all(safe)).then(|| text.to_owned())
 }
 
-fn sort_value(column: &Column, cell: &Cell) -> Option<String> {
+fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
     // What is printed alike is alike.
     let decimals = cell.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -298,10 +286,10 @@ fn sort_value(column: &Column, cell: &Cell) -> Option<String> {
     }
 }
 
-fn judged(beside: &BesideView) -> Judged {
+fn judged(beside: &SavedComparison) -> JudgedBeside {
     let unlike = match &beside.verdict {
         PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
         _ => None,
     };
-    Judged { sign: beside.verdict.sign(), word: beside.verdict.word(), unlike, beside: beside.clone() }
+    JudgedBeside { sign: beside.verdict.sign(), word: beside.verdict.word(), unlike, beside: beside.clone() }
 }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::artifact::audit::Severity;
-use crate::results::PaperVerdict;
+use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
 /// Ends every context that data could be put into.
 const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";
@@ -18,11 +18,11 @@ fn hostile() -> String {
 /// A page with [`HOSTILE`] in every field that is a text.
 fn hostile_page() -> Page {
     let pair = || (hostile(), hostile());
-    let cell = |numeric: bool| Cell {
+    let cell = |numeric: bool| SavedCell {
         text: hostile(),
         value: numeric.then_some(1.5),
-        mark: Some(Mark { better: numeric, says: hostile() }),
-        beside: Some(BesideView {
+        mark: Some(SavedMark { better: numeric, says: hostile() }),
+        beside: Some(SavedComparison {
             paper: hostile(),
             difference: Some(hostile()),
             tolerance: Some(hostile()),
@@ -32,18 +32,19 @@ fn hostile_page() -> Page {
         error: hostile(),
         items: Some(3),
         identity: Some(hostile()),
-        ..Cell::default()
+        ..SavedCell::default()
     };
-    let column = |numeric: bool| Column { name: hostile(), group: Some(hostile()), numeric, ..Column::default() };
+    let column =
+        |numeric: bool| SavedColumn { name: hostile(), group: Some(hostile()), numeric, ..SavedColumn::default() };
     let row =
-        PageRow { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)], ..PageRow::default() };
+        SavedRow { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)], ..SavedRow::default() };
     let artifact = PageArtifact {
         name: hostile(),
         profile: hostile(),
         title: hostile(),
         caption: hostile(),
         status: hostile(),
-        tables: vec![TableView {
+        tables: vec![SavedTable {
             caption: hostile(),
             protocol: hostile(),
             notes: vec![hostile()],
@@ -100,20 +101,20 @@ fn hostile_page() -> Page {
 /// A table of `rows` rows and ten columns of numbers, each a link to its row's note.
 fn large_page(rows: usize) -> Page {
     let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
-    let columns = names.iter().enumerate().map(|(i, name)| Column {
+    let columns = names.iter().enumerate().map(|(i, name)| SavedColumn {
         name: (*name).to_owned(),
         numeric: i == 0 || i > 2,
         higher_is_better: (i > 2).then_some(true),
         choice: i < 3,
-        ..Column::default()
+        ..SavedColumn::default()
     });
     let key = |row: usize| format!("tiny-llama/llm-streamline/{row}/linearpatch-rotate/c4:64x512@0");
     let cells = |row: usize| {
-        let text = |text: &str| Cell { text: text.to_owned(), ..Cell::default() };
-        let depth = Cell { text: row.to_string(), value: Some(row as f64), ..Cell::default() };
+        let text = |text: &str| SavedCell { text: text.to_owned(), ..SavedCell::default() };
+        let depth = SavedCell { text: row.to_string(), value: Some(row as f64), ..SavedCell::default() };
         let numbers = (0..10).map(|i| {
             let value = f64::from(i) + row as f64 / 100.0;
-            Cell { text: format!("{value:.2}"), value: Some(value), key: Some(key(row)), ..Cell::default() }
+            SavedCell { text: format!("{value:.2}"), value: Some(value), key: Some(key(row)), ..SavedCell::default() }
         });
         [depth, text("LLM-Streamline"), text("Linear Patch (Rotate)")].into_iter().chain(numbers).collect()
     };
@@ -125,8 +126,8 @@ fn large_page(rows: usize) -> Page {
         parts: vec![ObjectNote { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..ObjectNote::default() }],
         ..CellNote::default()
     };
-    let row = |index| PageRow { group: Some("Tiny LLaMA".into()), cells: cells(index), ..PageRow::default() };
-    let view = TableView { columns: columns.collect(), rows: (0..rows).map(row).collect(), ..TableView::default() };
+    let row = |index| SavedRow { group: Some("Tiny LLaMA".into()), cells: cells(index), ..SavedRow::default() };
+    let view = SavedTable { columns: columns.collect(), rows: (0..rows).map(row).collect(), ..SavedTable::default() };
     let artifact = PageArtifact { name: "table2".into(), tables: vec![view], ..PageArtifact::default() };
     Page { artifacts: vec![artifact], cells: (0..rows).map(|row| (key(row), note(row))).collect(), ..Page::default() }
 }
@@ -267,8 +268,8 @@ fn the_text_alternatives_say_what_the_print_does() {
     row.ours = true;
     row.cells[3].best = true;
     row.cells[4].second = true;
-    row.cells[5] = Cell { text: "—".into(), value: None, failed: true, ..Cell::default() };
-    row.cells[6] = Cell { text: "7.1e9".into(), value: Some(7_123_456_789.0), ..Cell::default() };
+    row.cells[5] = SavedCell { text: "—".into(), value: None, failed: true, ..SavedCell::default() };
+    row.cells[6] = SavedCell { text: "7.1e9".into(), value: Some(7_123_456_789.0), ..SavedCell::default() };
     let html = render(&page).unwrap();
     assert!(html.contains("<b>0.00</b></a><span class=\"vh\"> best</span>"));
     assert!(html.contains("<u>1.00</u></a><span class=\"vh\"> second</span>"));
@@ -278,8 +279,8 @@ fn the_text_alternatives_say_what_the_print_does() {
     assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
 }
 
-fn beside(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Option<BesideView> {
-    Some(BesideView { paper: paper.into(), difference: difference.map(str::to_owned), tolerance: None, verdict })
+fn beside(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Option<SavedComparison> {
+    Some(SavedComparison { paper: paper.into(), difference: difference.map(str::to_owned), tolerance: None, verdict })
 }
 
 #[test]
@@ -322,8 +323,8 @@ fn the_papers_value_stands_with_difference_and_verdict_and_the_top_counts_them()
 fn a_mark_of_a_paired_test_is_to_be_seen() {
     let mut page = large_page(1);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
-    row[3].mark = Some(Mark { better: true, says: "better than A".into() });
-    row[4].mark = Some(Mark { better: false, says: "worse than B".into() });
+    row[3].mark = Some(SavedMark { better: true, says: "better than A".into() });
+    row[4].mark = Some(SavedMark { better: false, says: "worse than B".into() });
     let html = render(&page).unwrap();
     assert!(html.contains("<sup class=\"up\" title=\"better than A\"><span aria-hidden=\"true\">+</span>"), "{html}");
     assert!(html.contains("<sup class=\"down\" title=\"worse than B\"><span aria-hidden=\"true\">−</span>"));

@@ -25,7 +25,7 @@ pub(super) const HEAD: [&str; 11] = [
 
 /// A line of them.
 #[derive(Deserialize)]
-struct Row {
+struct PaperLine {
     artifact: String,
     backbone: String,
     total_layers: usize,
@@ -62,8 +62,8 @@ impl PaperNumber {
     /// it should. The file and the line are named.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
-        let rows = csv::rows::<Row>(&file, &HEAD, text)?;
-        let number = |(line, row): (usize, Row)| {
+        let rows = csv::rows::<PaperLine>(&file, &HEAD, text)?;
+        let number = |(line, row): (usize, PaperLine)| {
             if row.artifact != artifact {
                 return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}")));
             }
@@ -77,15 +77,15 @@ impl PaperNumber {
     /// # Errors
     /// As [`Self::parse`].
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
-        let rows = csv::rows::<Row>(file, &HEAD, text).map_err(bad)?;
+        let rows = csv::rows::<PaperLine>(file, &HEAD, text).map_err(bad)?;
         rows.into_iter().map(|(line, row)| Self::of(file, line, row).map_err(bad)).collect()
     }
 
-    fn of(file: &str, line: usize, row: Row) -> Result<Self> {
+    fn of(file: &str, line: usize, row: PaperLine) -> Result<Self> {
         Self::checked(file, line, row).map_err(|error| error.at(format!("{file}:{line}")))
     }
 
-    fn checked(file: &str, line: usize, row: Row) -> Result<Self> {
+    fn checked(file: &str, line: usize, row: PaperLine) -> Result<Self> {
         for (name, field) in [
             ("artifact", &row.artifact),
             ("backbone", &row.backbone),

@@ -1,0 +1,213 @@
+//! A table as `page.json` keeps it and the page shows it: the common table as texts, with what a reader sorts, opens and
+//! compares. All text is plain text, never HTML; a field that an older file lacks has its default.
+
+use serde::{Deserialize, Serialize};
+
+use super::comparison::{PaperComparison, PaperVerdict};
+use super::measurement::Sample;
+use super::table::{PrintedNumber, Table, TableRow};
+use crate::recovery;
+
+/// One table.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SavedTable {
+    /// Shown above the table; an empty one is not: the artifact's title and caption say it already.
+    pub caption: String,
+    /// How the numbers were measured: one line that opens. May be empty.
+    pub protocol: String,
+    /// What a reader has to know before the numbers are used, each in a line above them.
+    pub notes: Vec<String>,
+    /// The name of the column that shows [`SavedRow::group`]; `Group` where it is empty.
+    pub group_name: String,
+    pub columns: Vec<SavedColumn>,
+    pub rows: Vec<SavedRow>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SavedColumn {
+    pub name: String,
+    /// The heading above neighbouring columns of the same group.
+    pub group: Option<String>,
+    /// Sorted by [`SavedCell::value`] and aligned to the right.
+    pub numeric: bool,
+    /// The direction that the head shows; none where neither is better.
+    pub higher_is_better: Option<bool>,
+    /// Whether this column names the row. Where no column says so, it is the last column of text before the first
+    /// measured one.
+    pub label: bool,
+    /// Whether rows can be chosen by what stands in this column.
+    pub choice: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SavedRow {
+    /// A column of its own, in front, when any row of the table has one: it reads the same however rows are sorted.
+    pub group: Option<String>,
+    /// Whether the row is the paper's own method: it is shaded.
+    pub ours: bool,
+    /// What a link to the row ends with; none where nothing leads to it.
+    pub anchor: Option<String>,
+    /// As many as the table has columns.
+    pub cells: Vec<SavedCell>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SavedCell {
+    /// What is printed.
+    pub text: String,
+    /// What a numeric column is sorted by; none, or not finite, comes last.
+    #[serde(skip_serializing_if = "usual")]
+    pub value: Option<f64>,
+    /// Its standard error, or a time's deviation, as printed; empty where there is none.
+    #[serde(skip_serializing_if = "usual")]
+    pub error: String,
+    /// How many items it is the mean of: documents, windows, seeds.
+    #[serde(skip_serializing_if = "usual")]
+    pub items: Option<usize>,
+    #[serde(skip_serializing_if = "usual")]
+    pub best: bool,
+    #[serde(skip_serializing_if = "usual")]
+    pub second: bool,
+    #[serde(skip_serializing_if = "usual")]
+    pub mark: Option<SavedMark>,
+    #[serde(skip_serializing_if = "usual")]
+    pub beside: Option<SavedComparison>,
+    /// The note that the number opens, a key of the page's cells. A key without a note makes no link.
+    #[serde(skip_serializing_if = "usual")]
+    pub key: Option<String>,
+    /// SHA-256 of what the number is (variant, what was measured, metric), as in `numbers.json`; none of a text, and of what
+    /// an older program made.
+    #[serde(skip_serializing_if = "usual")]
+    pub identity: Option<String>,
+    #[serde(skip_serializing_if = "usual")]
+    pub failed: bool,
+}
+
+impl SavedColumn {
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+}
+
+impl SavedTable {
+    /// One of words alone, a text for each column of each row.
+    pub fn of_words(columns: Vec<SavedColumn>, rows: &[Vec<String>]) -> Self {
+        let row = |texts: &Vec<String>| SavedRow {
+            cells: texts.iter().map(SavedCell::words).collect(),
+            ..SavedRow::default()
+        };
+        Self { columns, rows: rows.iter().map(row).collect(), ..Self::default() }
+    }
+}
+
+impl SavedCell {
+    /// One of words alone.
+    pub fn words(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+}
+
+/// What most cells have is not written.
+fn usual<T: Default + PartialEq>(of: &T) -> bool {
+    *of == T::default()
+}
+
+/// A difference that is more than chance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SavedMark {
+    /// Whether ours is the better one.
+    pub better: bool,
+    /// Than what, and by which test.
+    pub says: String,
+}
+
+/// The paper's number beside ours.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SavedComparison {
+    /// As printed there.
+    pub paper: String,
+    /// Ours less the paper's, with its sign; none where ours failed.
+    pub difference: Option<String>,
+    /// How far it may be off; none where nothing is judged.
+    pub tolerance: Option<String>,
+    pub verdict: PaperVerdict,
+}
+
+impl From<&Table> for SavedTable {
+    fn from(of: &Table) -> Self {
+        let mut groups = of.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
+        let lead = of.lead.iter().skip(1).map(|lead| SavedColumn { choice: true, ..SavedColumn::named(&lead.head) });
+        let measured = of.columns.iter().map(|column| SavedColumn {
+            group: groups.next(),
+            numeric: true,
+            higher_is_better: column.higher_is_better(),
+            ..SavedColumn::named(&column.head)
+        });
+        let row = |row: &TableRow| {
+            let texts = row.lead.iter().skip(1).map(SavedCell::words);
+            let values = row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| SavedCell::words("—"), cell));
+            SavedRow {
+                group: row.lead.first().cloned(),
+                ours: row.shaded,
+                cells: texts.chain(values).collect(),
+                ..SavedRow::default()
+            }
+        };
+        SavedTable {
+            protocol: of.protocol.clone(),
+            notes: of.notes.clone(),
+            group_name: of.lead.first().map(|lead| lead.head.clone()).unwrap_or_default(),
+            columns: lead.chain(measured).collect(),
+            rows: of.rows.iter().map(row).collect(),
+            ..SavedTable::default()
+        }
+    }
+}
+
+fn cell(shown: &PrintedNumber) -> SavedCell {
+    let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
+        let better = paired.mark() == "+";
+        let word = if better { "better" } else { "worse" };
+        let against = recovery::label(&paired.against);
+        SavedMark { better, says: format!("{word} than {against} (p = {:.2e}, {})", paired.p, paired.test) }
+    });
+    SavedCell {
+        text: shown.text.clone(),
+        value: shown.of.record.value,
+        error: shown.of.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
+        items: items(&shown.of.sample),
+        best: shown.best,
+        second: shown.second,
+        mark,
+        beside: shown.beside.as_ref().map(beside),
+        key: Some(shown.of.cell.clone()),
+        identity: shown.of.identity(),
+        failed: shown.of.failure.is_some(),
+    }
+}
+
+/// How many items a number is the mean of, where they are kept.
+fn items(sample: &Sample) -> Option<usize> {
+    match sample {
+        Sample::None | Sample::OutOfMemory => None,
+        Sample::Right(items) => Some(items.len()),
+        Sample::Tasks(tasks) => Some(tasks.iter().map(Vec::len).sum()),
+        Sample::Losses(windows) => Some(windows.len()),
+        Sample::Seeds(seeds) => Some(seeds.len()),
+    }
+}
+
+fn beside(of: &PaperComparison) -> SavedComparison {
+    SavedComparison {
+        paper: of.paper_text(),
+        difference: of.difference_text(),
+        tolerance: of.other_protocol().is_none().then(|| format!("{:.2}", of.tolerance)),
+        verdict: of.verdict.clone(),
+    }
+}
