@@ -39,6 +39,7 @@ mod grid_args;
 mod home;
 mod init;
 mod known_data;
+mod listing;
 mod man;
 mod named_entries;
 #[cfg(test)]
