@@ -43,6 +43,7 @@ pub(super) trait TaskHooks: Sync {
     fn idle(&self) -> Result<()>;
 }
 
+#[derive(Default)]
 struct Queue {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
@@ -61,15 +62,7 @@ struct Queue {
 /// # Errors
 /// The first error of a task: those that run go on to their end, no other begins.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
-    let state = Mutex::new(Queue {
-        waiting: (0..tasks.len()).collect(),
-        running: BTreeSet::new(),
-        busy: BTreeSet::new(),
-        chosen: None,
-        loaded: BTreeSet::new(),
-        idling: false,
-        error: None,
-    });
+    let state = Mutex::new(Queue { waiting: (0..tasks.len()).collect(), ..Queue::default() });
     let changed = Condvar::new();
     let work = || {
         let mut now = lock(&state);

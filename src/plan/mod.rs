@@ -3,7 +3,6 @@
 
 mod contents;
 mod cost;
-mod jobs;
 mod kept;
 mod outline;
 mod quota;

@@ -159,29 +159,14 @@ impl BackbonePlan {
         let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
             let key = |of: &Evaluation| {
                 let what = Arc::new(identity.measured(&of.measure));
-                Arc::new(if of.generates {
-                    generations::key(self.keyed(), operator, &of.tokens, &what)
-                } else {
-                    scores::key(self.keyed(), operator, &of.tokens, of.subject.draw(), &what)
-                })
+                let kind = if of.generates { generations::KIND } else { scores::KIND };
+                Arc::new(scores::key(kind, self.keyed(), operator, &of.tokens, of.subject.draw(), &what))
             };
             self.evaluations.iter().map(key).collect()
         };
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
-            let scores = score(dense, None);
-            return Ok(Variant {
-                cell: index,
-                identity: Arc::new(dense.clone()),
-                calibration: None,
-                selection: None,
-                operator: None,
-                fitted: 0,
-                trained: None,
-                scores,
-                latencies: Vec::new(),
-                prompts: Vec::new(),
-            });
+            return Ok(Variant { scores: score(dense, None), ..Variant::whole(index, dense.clone()) });
         };
         let place = calibrations.get(calibration).copied();
         let place = place.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
@@ -207,7 +192,7 @@ impl BackbonePlan {
             calibration: Some(Arc::clone(&plan.identity)),
             ..whole.clone()
         };
-        let identity = Arc::new(of(dense, repair.clone()));
+        let identity = of(dense, repair.clone());
         let solved = Arc::new(of(calibrated, RepairId { training: None, ..repair.clone() }));
         let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).about(&solved);
         let operator = Arc::new(operator);
@@ -224,16 +209,13 @@ impl BackbonePlan {
         let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
         let scores = score(&identity, Some(runs_with));
         Ok(Variant {
-            cell: index,
-            identity,
             calibration: Some(place),
             selection: Some(selection),
             operator: Some(operator),
             fitted: repair.fitted,
             trained,
             scores,
-            latencies: Vec::new(),
-            prompts: Vec::new(),
+            ..Variant::whole(index, identity)
         })
     }
 

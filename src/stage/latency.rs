@@ -10,7 +10,7 @@ use super::group::{Going, Group, Order, Tools};
 use super::payload::{from_json, to_json};
 use super::program::Programs;
 use super::{Cost, KeyedBackbone, Stage, Words};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
 use crate::identity::{Identity, MeasureId};
@@ -191,14 +191,8 @@ fn candidates(
 ) -> Result<Vec<TimedVariant>> {
     let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
     for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
-        let program = match programs.of(run, backbone, variant) {
-            Ok(program) => deployed(&program, &backbone.config).program,
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
-                run.fail(variant.cell, error.one_line());
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
+        let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
+        let program = deployed(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[place]);
         // Two cells may be one variant.
         if !seen.insert(key.hash().to_string()) {

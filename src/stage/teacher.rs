@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::activations::{KeptActivations, ROWS, range, rows_key};
+use super::activations::{KeptActivations, ROWS, no_room, range, rows_key};
 use super::{Check, Family, KeyedBackbone, Member, Stage, tokens};
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
 use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
@@ -235,7 +235,5 @@ impl Spool for Both {
 }
 
 fn unwritten(error: &std::io::Error) -> Error {
-    Error::missing("cannot write what a training reads")
-        .found(error.to_string())
-        .hint("free some room on the store's disk, or name another folder with --store")
+    no_room("cannot write what a training reads", error)
 }
