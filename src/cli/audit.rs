@@ -59,8 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Form::Text => print!("{}", audit::text(&of.findings)),
         Form::Csv => print!("{}", audit::csv(&of.findings)),
         Form::Json => println!("{json}"),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// What the columns mean: as they are named, else as in the paper's tables.

@@ -52,8 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let cell = grid.cells[index].to_string();
     let explanation = Explanation::of(cell, backbone, variant, &state, &reasons, &store);
-    answer::show(explanation, Answer::Explain, text)?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(explanation, Answer::Explain, text)
 }
 
 fn text(of: &Explanation) {

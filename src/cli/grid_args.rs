@@ -163,8 +163,8 @@ impl GridArgs {
     /// The grid with everything that it evaluates, as `run` runs it.
     pub(super) fn grid(&self) -> Result<Grid> {
         self.is_there()?;
-        if Submission::is_one(&self.grid) {
-            return Submission::read(&self.grid)?.grids().map(|(grid, _)| grid);
+        if let Some(submission) = self.submission()? {
+            return submission.grids().map(|(grid, _)| grid);
         }
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(detailed)
     }
@@ -177,8 +177,8 @@ impl GridArgs {
     /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
-        if Submission::is_one(&self.grid) {
-            let (grid, gate) = Submission::read(&self.grid)?.grids()?;
+        if let Some(submission) = self.submission()? {
+            let (grid, gate) = submission.grids()?;
             return Ok((gate.into_iter().chain([grid]).collect(), None));
         }
         match Artifact::read(&self.grid)? {
@@ -205,6 +205,11 @@ impl GridArgs {
             false => "check the path for a typing error".to_owned(),
         };
         Err(home::or_near(error, &self.grid, &otherwise))
+    }
+
+    /// What was frozen, where the file is a submission's.
+    pub(super) fn submission(&self) -> Result<Option<Submission>> {
+        Some(&self.grid).filter(|file| Submission::is_one(file)).map(|file| Submission::read(file)).transpose()
     }
 
     pub(super) fn file(&self) -> &Path {

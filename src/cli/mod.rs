@@ -42,6 +42,7 @@ mod known_data;
 mod listing;
 mod man;
 mod named_entries;
+mod needs;
 #[cfg(test)]
 mod options_test;
 mod out;

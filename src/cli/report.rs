@@ -48,8 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
     let Written { page, .. } = write(&results, &reports, arguments.record)?;
-    answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))
 }
 
 /// The paper's main table.

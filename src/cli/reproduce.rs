@@ -16,7 +16,7 @@ use super::home::{self, StoreArgs};
 use super::listing::{self, List};
 use super::raced;
 use super::units::{self, seconds};
-use super::work::{Work, artifact_folder, not_over_a_later_one, noted};
+use super::work::{Work, artifact_folder, differs, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, contents};
@@ -389,9 +389,4 @@ impl Done {
             ..MadeArtifact::default()
         }
     }
-}
-
-/// What a run differs in from the artifact as it is described.
-fn differs(target: &ResultsFolder) -> Vec<String> {
-    if target.as_described() { Vec::new() } else { target.description().parts() }
 }

@@ -11,9 +11,8 @@ use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
 use super::work::{self, noted};
-use super::{home, out, plan, progress, stop, verbosity};
+use super::{home, needs, out, plan, progress, stop, verbosity};
 use crate::artifact::{self, Executor, Runner, TableShape};
-use crate::cluster::Submission;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, RunSettings};
 use crate::files::output::apart;
@@ -75,11 +74,10 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let mut grid = arguments.asked.grid()?;
     arguments.asked.start_threads()?;
     let store = if arguments.stored { arguments.asked.look()? } else { arguments.asked.store()? };
-    let submission = Some(arguments.asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
-    let submission = submission.transpose()?;
+    let submission = arguments.asked.submission()?;
     match &submission {
         Some(submission) => submission.check(&store)?,
-        None => artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?,
+        None => artifact::hold(&mut grid, &needs::hash(&store))?,
     }
     let target = work::run_folder(&arguments.asked, &grid, submission.as_ref(), arguments.results.as_ref())?;
     let shape = match arguments.layout {

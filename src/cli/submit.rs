@@ -78,26 +78,26 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let work = Work::of(&arguments.asked, arguments.no_gate, tried)?;
     let engine = settled(arguments.asked.engine(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let preflight = Preflight::of(&work, settings, tried)?;
-    let submission = &preflight.submission;
-    if preflight.complete == submission.cells {
+    let Preflight { submission, answer, device_memory } = Preflight::of(&work, settings, tried)?;
+    let submission = &submission;
+    if answer.complete == submission.cells {
         let said = format!(
             "all {} are stored: nothing is submitted; `ghostlab run` writes the results",
             cells(submission.cells)
         );
-        return told(&preflight, Vec::new(), None, 0, &said);
+        return told(answer, &said);
     }
 
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
     let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
     let cpus = arguments.asked.threads().or(profile.cpus).unwrap_or(1);
     // Jobs beside the weights, and what the program itself and cached files take.
-    let memory = arguments.limits.memory().unwrap_or(preflight.memory);
+    let memory = arguments.limits.memory().unwrap_or(answer.memory_bytes);
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
     let program = [absolute(&program(&submission.binary, arguments.dry_run, &store)?)?];
     let own = [arguments.limits.words(memory), words(engine)].concat();
-    let gres = gres(engine, preflight.device_memory, settings, &profile)?;
+    let gres = gres(engine, device_memory, settings, &profile)?;
     let script = JobScript {
         submission,
         workers: ArrayRequest { workers, at_a_time },
@@ -119,17 +119,17 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         );
     }
     let text = script.render(&folder)?;
-    let memory_said = bytes(preflight.memory);
+    let memory_said = bytes(answer.memory_bytes);
     note!(
         "{}: {} of {} to run, {} left to do; about {memory_said} of memory for a worker, {} of disk",
         submission.name,
-        submission.cells - preflight.complete,
+        submission.cells - answer.complete,
         cells(submission.cells),
-        flops(preflight.left),
-        bytes(preflight.disk),
+        flops(answer.left_flop),
+        bytes(answer.disk_bytes),
     );
     if arguments.dry_run {
-        return told(&preflight, Vec::new(), Some(text.clone()), 0, text.trim_end());
+        return told(Submitted { script: Some(text.clone()), ..answer }, text.trim_end());
     }
     let name = format!("submit-{}", submission.plan);
     let ClaimResult::Mine(_lease) = store.claim(&name)? else {
@@ -147,7 +147,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
             said.push(format!("its report was not submitted yet: it is job {report}"));
             jobs.push(report);
         }
-        return told(&preflight, jobs, None, 0, &said.join("\n"));
+        return told(Submitted { jobs, ..answer }, &said.join("\n"));
     }
     submission.keep(&store)?;
     submission.put_script(&store, &text)?;
@@ -158,41 +158,23 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         submission.id,
         folder.display()
     );
-    let code = told(&preflight, vec![array, report], Some(text), workers, &said)?;
+    let code = told(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &said)?;
     note!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
     Ok(code)
 }
 
 /// Tells what was submitted, to people as what was `said`.
-fn told(found: &Preflight, jobs: Vec<String>, script: Option<String>, workers: usize, said: &str) -> Result<ExitCode> {
-    let Preflight { submission, complete, left, memory, disk, .. } = found;
-    let submitted = Submitted {
-        id: submission.id.clone(),
-        name: submission.name.clone(),
-        cells: submission.cells,
-        complete: *complete,
-        left_flop: *left,
-        memory_bytes: *memory,
-        disk_bytes: *disk,
-        workers,
-        jobs,
-        script,
-    };
-    answer::show(submitted, Answer::SubmitSlurm, |_| println!("{said}"))?;
-    Ok(ExitCode::SUCCESS)
+fn told(answer: Submitted, said: &str) -> Result<ExitCode> {
+    answer::show(answer, Answer::SubmitSlurm, |_| println!("{said}"))
 }
 
 /// What is known before anything is submitted.
 struct Preflight {
     submission: Submission,
-    /// Cells of which everything is stored.
-    complete: usize,
-    left: f64,
-    /// Bytes that a worker takes with all weights of the largest backbone.
-    memory: u64,
-    /// The same on another device.
+    /// What is told where nothing is submitted; its memory is that of a worker with all weights of the largest backbone.
+    answer: Submitted,
+    /// The same memory on another device.
     device_memory: u64,
-    disk: u64,
 }
 
 impl Preflight {
@@ -228,7 +210,19 @@ impl Preflight {
         let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
         let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
         let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
-        Ok(Self { submission, complete, left, memory, device_memory, disk })
+        let answer = Submitted {
+            id: submission.id.clone(),
+            name: submission.name.clone(),
+            cells: submission.cells,
+            complete,
+            left_flop: left,
+            memory_bytes: memory,
+            disk_bytes: disk,
+            workers: 0,
+            jobs: Vec::new(),
+            script: None,
+        };
+        Ok(Self { submission, answer, device_memory })
     }
 }
 

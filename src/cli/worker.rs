@@ -84,18 +84,16 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let spent = seconds(clock.elapsed().as_secs_f64());
     let ended = |end, [cells, complete, failed]: [Option<usize>; 3]| {
         let ended = WorkerEnd { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
-        if arguments.events { Ok(()) } else { answer::show(ended, Answer::Worker, |_| {}) }
+        if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
     };
     match worked {
         Ok(worked) => {
             note!("{} after {spent}", said(worked));
-            match worked {
-                Worked::Left => ended(WorkEnd::Left, [None; 3])?,
-                Worked::Done { cells, complete, failed } => {
-                    ended(WorkEnd::Done, [cells, complete, failed].map(Some))?;
-                }
-            }
-            Ok(0)
+            let (end, counts) = match worked {
+                Worked::Left => (WorkEnd::Left, [None; 3]),
+                Worked::Done { cells, complete, failed } => (WorkEnd::Done, [cells, complete, failed].map(Some)),
+            };
+            ended(end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}: what is done is stored, and its claims are given back");
