@@ -82,7 +82,7 @@ pub(super) fn asked() -> bool {
 
 /// The line's words as the program would get them, and the place of the one under the cursor, of what a shell hands over.
 fn line_words(shell: &OsStr, handed: Vec<OsString>) -> (Vec<OsString>, usize) {
-    let plain = |word: Word| OsString::from(word.text);
+    let plain = |word: LineWord| OsString::from(word.text);
     let words: Vec<OsString> = match shell.to_str() {
         Some("bash") => split(&line()).0.into_iter().map(plain).collect(),
         // As they are typed, with quotes and backslashes.
@@ -165,13 +165,13 @@ complete -o bashdefault -o nosort -F _{name} {bin} 2> /dev/null || complete -o b
 
 /// A word of a line, without its quotes and backslashes.
 #[derive(Debug, Default, PartialEq)]
-struct Word {
+struct LineWord {
     text: String,
     /// Of each character, whether it stood there without a quote and without a backslash.
     bare: Vec<bool>,
 }
 
-impl Word {
+impl LineWord {
     /// How many characters there are up to the last one that bash cuts at.
     fn bare_up_to(&self, breaks: &str) -> usize {
         let cut = |(c, bare): (char, &bool)| *bare && breaks.contains(c);
@@ -181,8 +181,8 @@ impl Word {
 }
 
 /// The words of a line up to the cursor, the last being the one under it (empty behind a blank), and the quote that is open.
-fn split(line: &str) -> (Vec<Word>, Option<char>) {
-    let (mut words, mut quote, mut backslash) = (vec![Word::default()], None, false);
+fn split(line: &str) -> (Vec<LineWord>, Option<char>) {
+    let (mut words, mut quote, mut backslash) = (vec![LineWord::default()], None, false);
     let mut between = true;
     for c in line.chars() {
         let mut put = |bare: bool| {
@@ -202,7 +202,7 @@ fn split(line: &str) -> (Vec<Word>, Option<char>) {
             (None, '\'' | '"') => quote = Some(c),
             (None, ' ' | '\t' | '\n') => {
                 if !between {
-                    words.push(Word::default());
+                    words.push(LineWord::default());
                 }
                 between = true;
                 continue;

@@ -122,9 +122,9 @@ fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Thing {
 }
 
 /// The stream that left the last step.
-struct Last(Option<HostRows>);
+struct LastStream(Option<HostRows>);
 
-impl Observer<dyn ResidualStream> for Last {
+impl Observer<dyn ResidualStream> for LastStream {
     fn after(&mut self, _: usize, state: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         self.0 = state.map(ResidualStream::rows).transpose()?;
         Ok(())
@@ -136,7 +136,7 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
     let memory = choice.held_bytes(config, machine::free_memory() / 5 * 4);
     let engine = choice.load(config.clone(), model, memory, None)?;
     let steps = program.0.iter().filter(|step| !matches!(step, Step::Head)).cloned().collect();
-    let mut last = Last(None);
+    let mut last = LastStream(None);
     engine.run(&Trie::new(&[Program(steps)]), &Batch::windows([ids]), &mut last)?;
     let stream = last.0.ok_or_else(|| Error::job("a program without a step gives no stream"))?;
     let rows: Vec<usize> = (0..ids.len()).collect();

@@ -29,7 +29,7 @@ use crate::stage::KINDS;
 use ghostlab_store::Store;
 
 /// Whose artifacts are listed, and how they would run.
-pub(super) struct List<'a> {
+pub(super) struct ArtifactList<'a> {
     pub(super) store: &'a Store,
     pub(super) experiments: &'a Path,
     pub(super) results: &'a Path,
@@ -42,7 +42,7 @@ pub(super) struct List<'a> {
 
 /// How an artifact stands.
 #[derive(Serialize, Deserialize)]
-struct Standing {
+struct ArtifactStanding {
     profile: String,
     cells: usize,
     complete: usize,
@@ -53,7 +53,7 @@ struct Standing {
     record: Option<PathBuf>,
 }
 
-impl List<'_> {
+impl ArtifactList<'_> {
     /// # Errors
     /// A store that cannot be read, or an engine that does not run here.
     pub(super) fn of(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
@@ -64,7 +64,7 @@ impl List<'_> {
             let mut of = ListedArtifact { name, title, ..ListedArtifact::default() };
             if artifact.description.list.is_none() {
                 match self.standing(artifact, &call)? {
-                    Ok(Standing { profile, cells, complete, left, record }) => {
+                    Ok(ArtifactStanding { profile, cells, complete, left, record }) => {
                         (of.profile, of.cells, of.complete) = (Some(profile), Some(cells), Some(complete));
                         // None where the engine's speed was never measured here.
                         let mut seconds = |(engine, machine, flops): (String, String, f64)| -> Option<f64> {
@@ -101,11 +101,11 @@ impl List<'_> {
     }
 
     /// How an artifact stands, or in words why its grid cannot be read.
-    fn standing(&self, artifact: &Artifact, call: &Option<Value>) -> Result<Result<Standing, String>> {
+    fn standing(&self, artifact: &Artifact, call: &Option<Value>) -> Result<Result<ArtifactStanding, String>> {
         let remembered = call.as_ref().filter(|_| !self.anew);
         let remembered =
             remembered.and_then(|call| Finished::of(self.store, &format!("how {} stands", artifact.name), call));
-        let known = remembered.as_ref().and_then(|of| of.found::<(Vec<PathBuf>, String, Standing)>(&[]));
+        let known = remembered.as_ref().and_then(|of| of.found::<(Vec<PathBuf>, String, ArtifactStanding)>(&[]));
         if let Some((.., standing)) = known.filter(|(paths, then, _)| stamps(paths, false).as_ref() == Some(then)) {
             return Ok(Ok(standing));
         }
@@ -114,7 +114,7 @@ impl List<'_> {
             Err(error) => return Ok(Err(error.one_line())),
         };
         let mut standing =
-            Standing { profile: String::new(), cells: 0, complete: 0, left: Some(Vec::new()), record: None };
+            ArtifactStanding { profile: String::new(), cells: 0, complete: 0, left: Some(Vec::new()), record: None };
         let mut paths = Some(Vec::new());
         for grid in &grids {
             self.add(grid, &mut standing, &mut paths)?;
@@ -133,7 +133,7 @@ impl List<'_> {
     }
 
     /// Takes in how a grid stands, and the files that it was read from: none where they do not tell all.
-    fn add(&self, grid: &Grid, to: &mut Standing, paths: &mut Option<Vec<PathBuf>>) -> Result<()> {
+    fn add(&self, grid: &Grid, to: &mut ArtifactStanding, paths: &mut Option<Vec<PathBuf>>) -> Result<()> {
         let (store, name) = (self.store, format!("all that is stored of {}", grid.name));
         let plan = Plan::new(grid, store, self.engine, RunSettings::default().batch_tokens)?;
         to.cells += grid.cells.len();

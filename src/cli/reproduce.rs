@@ -13,10 +13,10 @@ use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
-use super::listing::{self, List};
+use super::listing::{self, ArtifactList};
 use super::raced;
 use super::units::{self, seconds};
-use super::work::{Work, artifact_folder, differs, not_over_a_later_one, noted};
+use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, contents};
@@ -106,7 +106,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     arguments.threads.start()?;
     if chosen.is_empty() {
         let Arguments { profile, overrides, place, engine, .. } = arguments;
-        let list = List {
+        let list = ArtifactList {
             store: &place.look_anyway()?,
             experiments: &folders.experiments,
             results: &folders.results,
@@ -204,7 +204,7 @@ fn paged(
         return Ok(done);
     }
     let claims = judged.map(|profile| claims_about(names, folders, profile)).transpose()?.unwrap_or_default();
-    let report::Written { page, left_out } = report::write(results, reports, arguments.record)?;
+    let report::WrittenPage { page, left_out } = report::write(results, reports, arguments.record)?;
     let done = (claims, page);
     // What is left out is told each time.
     if let Some(finished) = finished().filter(|_| !left_out) {
@@ -259,11 +259,11 @@ fn made_one(
     }
     let clock = Instant::now();
     let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
-    let Work { grid, gated, .. } = match &submission {
-        Some(submission) => Work::frozen(submission, runner.store)?,
+    let GivenWork { grid, gated, .. } = match &submission {
+        Some(submission) => GivenWork::frozen(submission, runner.store)?,
         None => {
             let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
-            Work::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
+            GivenWork::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
         }
     };
     let target = target(artifact, &grid, arguments, folders)?;

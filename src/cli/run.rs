@@ -42,8 +42,8 @@ pub(super) struct Arguments {
     events: bool,
     /// `long`: a row for each cell. `wide`: a row for each method, a column for each backbone and depth; written to
     /// `wide.md` too.
-    #[arg(long, value_enum, default_value_t = Layout::Long)]
-    layout: Layout,
+    #[arg(long, value_enum, default_value_t = TableLayout::Long)]
+    layout: TableLayout,
     /// The metric of `--layout wide`, by the name of its column; the average of the tasks by default.
     #[arg(long, value_name = "COLUMN")]
     metric: Option<String>,
@@ -59,7 +59,7 @@ enum OverArg {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Layout {
+enum TableLayout {
     Long,
     Wide,
 }
@@ -81,8 +81,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
     let target = work::run_folder(&arguments.asked, &grid, submission.as_ref(), arguments.results.as_ref())?;
     let shape = match arguments.layout {
-        Layout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
-        Layout::Long => TableShape::Long,
+        TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
+        TableLayout::Long => TableShape::Long,
     };
     apart(target.path(), &home::inputs(&grid, &store))?;
     target.check(&artifact::run_files(&grid, &shape))?;

@@ -12,7 +12,7 @@ use super::answer::search::Searched;
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
-use super::search_grid::Asked;
+use super::search_grid::SearchArgs;
 use super::units::{bytes, columns, seconds};
 use super::{fetch, needs, progress, stop};
 use crate::artifact::{self, search_files, search_names};
@@ -28,7 +28,7 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: SearchArgs,
     /// Write the winner as a Hugging Face folder, with the evidence in its model card.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
@@ -144,7 +144,7 @@ fn is_grid(model: &str) -> bool {
 
 /// Of a grid file everything stands in it.
 fn of_file(arguments: &Arguments) -> Result<Grid> {
-    let Asked { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
+    let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
     let names = ["--budget", "--tasks", "--texts", "--calibration", "--criteria", "--recoveries"];
     if let Some((name, _)) = names.into_iter().zip(lists).find(|(_, list)| !list.is_empty()) {

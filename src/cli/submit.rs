@@ -10,7 +10,7 @@ use super::answer::done::Submitted;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{bytes, cells, flops, seconds};
-use super::work::Work;
+use super::work::GivenWork;
 use super::{home, progress};
 use crate::cluster::{
     self, ArrayRequest, ArtifactCall, Binary, JobEnd, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs,
@@ -75,10 +75,10 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
     let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
-    let work = Work::of(&arguments.asked, arguments.no_gate, tried)?;
+    let work = GivenWork::of(&arguments.asked, arguments.no_gate, tried)?;
     let engine = settled(arguments.asked.engine(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let Preflight { submission, answer, device_memory } = Preflight::of(&work, settings, tried)?;
+    let PreparedSubmission { submission, answer, device_memory } = PreparedSubmission::of(&work, settings, tried)?;
     let submission = &submission;
     if answer.complete == submission.cells {
         let said = format!(
@@ -169,7 +169,7 @@ fn told(answer: Submitted, said: &str) -> Result<ExitCode> {
 }
 
 /// What is known before anything is submitted.
-struct Preflight {
+struct PreparedSubmission {
     submission: Submission,
     /// What is told where nothing is submitted; its memory is that of a worker with all weights of the largest backbone.
     answer: Submitted,
@@ -177,9 +177,9 @@ struct Preflight {
     device_memory: u64,
 }
 
-impl Preflight {
+impl PreparedSubmission {
     /// Checks and tokenises everything, as a run would before its first job.
-    fn of(work: &Work, settings: RunSettings, store: &Store) -> Result<Self> {
+    fn of(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<Self> {
         let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
         let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
         if let Some(gate) = work.gate() {
@@ -358,7 +358,7 @@ fn worker_words(
 fn report_words(
     submission: &Submission,
     store: &Store,
-    work: &Work,
+    work: &GivenWork,
     engine: EngineRequest,
     arguments: &Arguments,
 ) -> Result<Vec<String>> {

@@ -15,7 +15,7 @@ use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
 
 /// A grid, and what belongs to it where it is an artifact's.
-pub(super) struct Work {
+pub(super) struct GivenWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
     pub(super) gated: Gated,
@@ -23,7 +23,7 @@ pub(super) struct Work {
     pub(super) overrides: Vec<String>,
 }
 
-impl Work {
+impl GivenWork {
     /// What is asked for: a grid file, an artifact's file or name, or a submission's file.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::answer::done::{WorkEnd, WorkerEnd};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{cells, seconds};
-use super::work::{Work, noted};
+use super::work::{GivenWork, noted};
 use super::{progress, stop};
 use crate::artifact::{self, Artifact};
 use crate::cluster;
@@ -118,9 +118,9 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 /// Works, and says what came of it. The store is closed after: its claims are given back.
 fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     let store = arguments.asked.store()?;
-    let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
+    let work = GivenWork::of(&arguments.asked, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
-    let reporter = stop::Watched { inner: &*reporter, signals };
+    let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let terms =
         WorkerLimits { retries: arguments.limits.retries(), idle_exit: arguments.idle_exit.map(Duration::from_secs) };
     let part = WorkedGrid {

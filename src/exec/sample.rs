@@ -207,7 +207,7 @@ fn cell(context: &Context<'_>, variant: &Variant, scores: Vec<SampledScores>) ->
     })
 }
 
-type Scores = BTreeMap<usize, Vec<SampledScores>>;
+type ScoresByCell = BTreeMap<usize, Vec<SampledScores>>;
 
 fn scores(
     context: &Context<'_>,
@@ -216,12 +216,12 @@ fn scores(
     backbone: &BackbonePlan,
     draw: &Draw<'_>,
     computed: &mut Computed,
-) -> Result<Scores> {
+) -> Result<ScoresByCell> {
     let mut members: Vec<(&Variant, Program)> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
         members.extend(programs.or_failed(context, backbone, variant)?.map(|program| (variant, program)));
     }
-    let mut all = Scores::new();
+    let mut all = ScoresByCell::new();
     if members.is_empty() {
         return Ok(all);
     }

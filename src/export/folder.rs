@@ -66,7 +66,7 @@ pub struct Exported {
 }
 
 /// What goes into a folder.
-pub(super) struct Contents<'a> {
+pub(super) struct FolderContents<'a> {
     pub(super) layout: &'a Layout,
     pub(super) config: &'a Config,
     /// The backbone's folder.
@@ -113,7 +113,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
 /// is left then.
 pub(super) fn write(
     output: &OutputFolder,
-    contents: &Contents<'_>,
+    contents: &FolderContents<'_>,
     form: &Form,
     stop: &AtomicBool,
 ) -> Result<Exported> {
@@ -138,8 +138,8 @@ pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
     }
 }
 
-fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -> Result<()> {
-    let Contents { layout, config, source, card, result } = contents;
+fn fill(draft: &Path, contents: &FolderContents<'_>, form: &Form, stop: &AtomicBool) -> Result<()> {
+    let FolderContents { layout, config, source, card, result } = contents;
     let files = layout.write(draft, form.shard, &mut |_| {
         fault::here("export");
         match stop.load(Relaxed) {

@@ -8,7 +8,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use serde_json::Value;
 
 use super::folder::{config_of, enough_room, object};
-use super::{Exported, Exporter, Made};
+use super::{Exported, Exporter, MadeCell};
 use crate::checkpoint::{GgufText, GgufType, fits_gguf};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ impl Exporter<'_> {
         path: &Path,
         numbers: GgufType,
     ) -> Result<(Exported, Vec<String>)> {
-        self.made(grid, cell, &mut |Made { layout, backbone, result, inputs, .. }| {
+        self.made(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
             let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;

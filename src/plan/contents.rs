@@ -28,7 +28,7 @@ use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
-pub(super) struct Contents<'a> {
+pub(super) struct BackboneContents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
     files: &'a BackboneFiles,
@@ -38,7 +38,7 @@ pub(super) struct Contents<'a> {
     batch_tokens: usize,
 }
 
-impl<'a> Contents<'a> {
+impl<'a> BackboneContents<'a> {
     pub(super) fn new(
         grid: &'a Grid,
         inputs: &'a Inputs,

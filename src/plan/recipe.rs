@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::contents::{self, Contents};
+use super::contents::{self, BackboneContents};
 use super::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
 use crate::criterion::Criterion;
 use crate::distill::Finetune;
@@ -41,7 +41,7 @@ impl BackbonePlan {
         config.notes.extend(rounding_told(&config));
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
-        let contents = Contents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
+        let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
@@ -55,7 +55,7 @@ impl BackbonePlan {
         let of_trainings = own.iter().map(|(_, cell)| training_text(cell));
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
         let (dense, calibrated) = (contents.dense().clone(), contents.calibrated().clone());
-        let mut known = Known { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
+        let mut known = PlannedParts { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
         for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
             if known.calibrations.contains_key(&calibration) {
                 continue;
@@ -153,8 +153,8 @@ impl BackbonePlan {
         each.for_each(|(variant, timed)| (variant.latencies, variant.prompts) = timed);
     }
 
-    fn variant(&self, index: usize, cell: &Cell, known: &mut Known) -> Result<Variant> {
-        let Known { dense, calibrated, calibrations, cuts } = known;
+    fn variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
+        let PlannedParts { dense, calibrated, calibrations, cuts } = known;
         let calibrating = self.calibrated().keyed();
         let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
             let key = |of: &Evaluation| {
@@ -234,7 +234,7 @@ impl BackbonePlan {
 }
 
 /// What a backbone's cells share.
-struct Known {
+struct PlannedParts {
     /// The whole backbone.
     dense: Identity,
     /// The one that repairs are computed with.

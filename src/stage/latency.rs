@@ -165,7 +165,7 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let (config, choice) = (&backbone.config, backbone.engine);
-    let comparison = Comparison { run, config, choice, engine: &*engine, prompt, decode, label: &label, memory };
+    let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, decode, label: &label, memory };
     let results = comparison.results(&candidates)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
@@ -207,7 +207,7 @@ fn candidates(
 
 /// The times of a session, taken program by program.
 struct SessionTimes<'a> {
-    of: &'a Comparison<'a>,
+    of: &'a TimedComparison<'a>,
     first: usize,
     timed: std::vec::IntoIter<Timed>,
 }
@@ -223,7 +223,7 @@ impl SessionTimes<'_> {
 }
 
 /// One comparison.
-struct Comparison<'a> {
+struct TimedComparison<'a> {
     run: &'a Context<'a>,
     config: &'a Config,
     choice: EngineChoice,
@@ -236,7 +236,7 @@ struct Comparison<'a> {
     memory: u64,
 }
 
-impl Comparison<'_> {
+impl TimedComparison<'_> {
     fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
         let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();

@@ -170,7 +170,7 @@ pub struct TaskTokens {
 /// Stores the requests of a task: their ids, the lengths of input and continuation of what is scored together, and what its
 /// documents are judged by, with its name.
 fn store_requests(
-    to: defined::Target<'_>,
+    to: defined::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
     judged_by: (&str, Vec<u8>),
     seconds: f64,

@@ -80,7 +80,7 @@ pub(crate) fn requests(
 
 /// Whose tokens are made, and where they go.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct TokensTarget<'a> {
     pub(super) given: Given<'a>,
     pub(super) backbone: &'a BackbonePlan,
     pub(super) tokenizer: &'a Tokenizer,
@@ -88,7 +88,7 @@ pub(super) struct Target<'a> {
     pub(super) key: &'a Key,
 }
 
-impl<'a> Target<'a> {
+impl<'a> TokensTarget<'a> {
     /// How the backbone reads texts, and how many tokens it sees where nobody says otherwise.
     fn reader(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
         let [config, tokenizer_config] = self.given.inputs.configs(&self.backbone.folder)?;
@@ -98,7 +98,7 @@ impl<'a> Target<'a> {
 }
 
 /// Stores what a backbone is asked of likelihoods.
-pub(super) fn store(to: Target<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);
     }
@@ -128,7 +128,7 @@ pub(super) fn store(to: Target<'_>, used: &DefinitionUse, task: &Task, seconds: 
 }
 
 /// Stores what a backbone is asked by a task that the program knows by itself.
-pub(super) fn store_known(to: Target<'_>, used: &TaskUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let known = tasks::Task::find(&task.definition.name)?;
     let (encoder, length) = to.reader(used.max_length)?;
     let requests = task.requests(&FileRows::default(), &Setting::default())?;
@@ -187,7 +187,7 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
 }
 
 /// Stores what a backbone is to continue.
-fn store_prompts(to: Target<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, context) = to.reader(used.how.max_length)?;
     let [config, tokenizer_config] = to.given.inputs.configs(&to.backbone.folder)?;

@@ -11,7 +11,7 @@ use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::native;
 use rayon::prelude::*;
 
-use super::defined::Target;
+use super::defined::TokensTarget;
 use super::{Prompts, TaskTokens, Text, defined, read_windows, store_windows};
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ use crate::work::wait;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Something to tokenise for one backbone.
-struct Wanted<'a> {
+struct WantedTokens<'a> {
     key: &'a Arc<Key>,
     what: What<'a>,
 }
@@ -50,7 +50,7 @@ pub(crate) fn tokenise_missing(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let look = || -> Vec<(&BackbonePlan, Vec<Wanted<'_>>)> {
+    let look = || -> Vec<(&BackbonePlan, Vec<WantedTokens<'_>>)> {
         let all = backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
         all.filter(|(_, wanted)| !wanted.is_empty()).collect()
     };
@@ -71,7 +71,7 @@ pub(crate) fn tokenise_missing(
         let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|wanted| {
             wait::check(stop)?;
-            let to = Target { given, backbone, tokenizer: &tokenizer, store, key: wanted.key };
+            let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key: wanted.key };
             tokenise(to, wanted.what, &sources)
         })?;
     }
@@ -124,26 +124,27 @@ fn tokens<T>(
 
 /// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
-    let wanted: Vec<Wanted<'_>> = all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
+    let wanted: Vec<WantedTokens<'_>> =
+        all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
     let sources = Sources::read(given, wanted.iter())?;
     let tokenizer = tokenizer(given, backbone)?;
-    let to = |key| Target { given, backbone, tokenizer: &tokenizer, store, key };
+    let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
     wanted.iter().try_for_each(|wanted| tokenise(to(wanted.key), wanted.what, &sources))
 }
 
 /// Everything of a backbone that has to be tokens.
-fn all(backbone: &BackbonePlan) -> Vec<Wanted<'_>> {
+fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
     let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
-    calibrations.chain(evaluations).map(|(key, what)| Wanted { key, what }).collect()
+    calibrations.chain(evaluations).map(|(key, what)| WantedTokens { key, what }).collect()
 }
 
 /// What is not stored whole, each once.
-fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<Wanted<'a>> {
-    let mut missing: Vec<Wanted<'_>> = Vec::new();
-    for Wanted { key, what } in all(backbone) {
+fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
+    let mut missing: Vec<WantedTokens<'_>> = Vec::new();
+    for WantedTokens { key, what } in all(backbone) {
         if !missing.iter().any(|wanted| wanted.key == key) && !stored(key, store, reporter) {
-            missing.push(Wanted { key, what });
+            missing.push(WantedTokens { key, what });
         }
     }
     missing
@@ -182,7 +183,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
+    fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a WantedTokens<'a>>) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
         for wanted in wanted {
             let corpus = match wanted.what {
@@ -230,8 +231,8 @@ fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task>
     given.inputs.guarded(&[&data.path], || native::task(kind, &data.path, limit))
 }
 
-fn tokenise(to: Target<'_>, what: What<'_>, sources: &Sources) -> Result<()> {
-    let Target { given, tokenizer, store, key, .. } = to;
+fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<()> {
+    let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
     let seconds = || started.elapsed().as_secs_f64();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
