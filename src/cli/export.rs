@@ -63,9 +63,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     }
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     // `--dtype` is that of the folder here.
-    let EngineRequest { engine, device, dtype } = arguments.asked.engine();
+    let EngineRequest { engine, device, dtype } = arguments.asked.engine.request();
     let computed = EngineRequest { engine, device, dtype: arguments.compute };
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let exporter = Exporter {

@@ -40,13 +40,13 @@ const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (mut grids, artifact) = arguments.asked.work()?;
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     let store = arguments.asked.look()?;
     work::check(&arguments.asked, &mut grids, artifact.is_some(), &store)?;
     if let Some(grid) = grids.last() {
         results_can_be_written(arguments, grid, artifact.as_ref(), &store)?;
     }
-    let settings = arguments.limits.settings(arguments.asked.engine());
+    let settings = arguments.limits.settings(arguments.asked.engine.request());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         // What a text amounts to is known when it is tokenised, and what cannot be is said now. The tokens are not kept.
@@ -69,7 +69,7 @@ fn results_can_be_written(
     let (target, files) = match artifact {
         Some(artifact) => {
             let results = home::below(results, "results", None);
-            let target = work::artifact_folder(artifact, grid, asked.overrides(), asked.engine(), &results)?;
+            let target = work::artifact_folder(artifact, grid, &asked.overrides, asked.engine.request(), &results)?;
             (target, artifact_files(artifact, grid))
         }
         None => {

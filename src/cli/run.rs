@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn ended(arguments: &Arguments) -> Result<u8> {
     let (started, clock) = (SystemTime::now(), Instant::now());
     let mut grid = arguments.asked.grid()?;
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     let store = if arguments.stored { arguments.asked.look()? } else { arguments.asked.store()? };
     let submission = arguments.asked.submission()?;
     match &submission {
@@ -95,7 +95,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
-    let settings = RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine()) };
+    let settings =
+        RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine.request()) };
     if verbosity::details() {
         detail!("{}", missing(&grid, &store, &settings)?);
     }

@@ -21,6 +21,7 @@ use crate::exec::{self, RunSettings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
+use crate::quantity::Gigabytes;
 use crate::stage::{self, Cost};
 use ghostlab_store::{ClaimResult, Shadow, Store};
 
@@ -70,13 +71,13 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let Command::Slurm(arguments) = command;
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     // Of a dry run nothing is left: what it makes, it makes elsewhere.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
     let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
     let work = GivenWork::of(&arguments.asked, arguments.no_gate, tried)?;
-    let engine = settled(arguments.asked.engine(), &work.grid)?;
+    let engine = settled(arguments.asked.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
     let PreparedSubmission { submission, answer, device_memory } = PreparedSubmission::of(&work, settings, tried)?;
     let submission = &submission;
@@ -90,9 +91,9 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
 
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
     let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
-    let cpus = arguments.asked.threads().or(profile.cpus).unwrap_or(1);
+    let cpus = arguments.asked.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
     // Jobs beside the weights, and what the program itself and cached files take.
-    let memory = arguments.limits.memory().unwrap_or(answer.memory_bytes);
+    let memory = arguments.limits.memory.map_or(answer.memory_bytes, Gigabytes::bytes);
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
     let program = [absolute(&program(&submission.binary, arguments.dry_run, &store)?)?];
@@ -345,8 +346,7 @@ fn worker_words(
     let mut words = vec!["worker".into(), file];
     words.extend(["--store".into(), absolute(store.root())?, "--slurm".into()]);
     words.extend(["--threads".into(), cpus.to_string()]);
-    let retries =
-        if arguments.limits.retries() > 0 { arguments.limits.retries() } else { profile.retries.unwrap_or(0) };
+    let retries = if arguments.limits.retries > 0 { arguments.limits.retries } else { profile.retries.unwrap_or(0) };
     words.extend(["--retries".into(), retries.to_string()]);
     if let Some(idle) = profile.idle_exit {
         words.extend(["--idle-exit".into(), idle.to_string()]);

@@ -33,11 +33,11 @@ impl GivenWork {
             return Self::frozen(&submission, store);
         }
         let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
-            let (mut grid, overrides) = (asked.grid()?, asked.overrides().to_vec());
+            let (mut grid, overrides) = (asked.grid()?, asked.overrides.clone());
             artifact::hold(&mut grid, &needs::hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
-        Self::of_artifact(artifact, asked.profile(), asked.overrides(), no_gate, store)
+        Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
     }
 
     /// An artifact's grid, and what the gate asks before it.
@@ -113,10 +113,10 @@ pub(super) fn run_folder(
     results: Option<&PathBuf>,
 ) -> Result<ResultsFolder> {
     let results = home::below(results, "results", Some(asked.file()));
-    let overrides = submission.map_or(asked.overrides(), |of| &of.overrides);
+    let overrides = submission.map_or(&asked.overrides, |of| &of.overrides);
     let is_artifact = submission.is_none() && Artifact::read(asked.file())?.is_some();
     let overrides = effective(overrides, grid, || asked.plain())?;
-    let description = RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, asked.engine())?;
+    let description = RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, asked.engine.request())?;
     Ok(ResultsFolder::new(&results, description))
 }
 

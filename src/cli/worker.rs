@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Works; its exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     let signals = stop::Signals::watch()?;
     let worked = worked(arguments, &signals);
     let spent = seconds(clock.elapsed().as_secs_f64());
@@ -122,10 +122,10 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     let reporter = progress::reporter(arguments.events);
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let terms =
-        WorkerLimits { retries: arguments.limits.retries(), idle_exit: arguments.idle_exit.map(Duration::from_secs) };
+        WorkerLimits { retries: arguments.limits.retries, idle_exit: arguments.idle_exit.map(Duration::from_secs) };
     let part = WorkedGrid {
         store: &store,
-        settings: arguments.limits.settings(arguments.asked.engine()),
+        settings: arguments.limits.settings(arguments.asked.engine.request()),
         terms,
         reporter: &reporter,
         stop: signals,

@@ -101,17 +101,8 @@ impl TrainingData {
         let sites = BTreeSet::from([site]);
         let shards: Vec<Range<usize>> = shape.shards().collect();
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
-        let text = CalibrationJob {
-            models: job.models,
-            run,
-            backbone,
-            engine: std::sync::Arc::clone(&job.engine),
-            tokens: text_tokens,
-            windows,
-            label: label.clone(),
-            shape,
-            hold: job.hold,
-        };
+        let engine = Arc::clone(&job.engine);
+        let text = CalibrationJob { engine, tokens: text_tokens, windows, label: label.clone(), shape, ..*job };
         // The text may be another calibration's, which clears up after itself.
         let pin = run.store.pin(shards.iter().map(|shard| rows_key(&text, site, shard)));
         let mut kept = KeptActivations::default();

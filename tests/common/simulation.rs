@@ -13,6 +13,9 @@ use ghostlab::search::{Route, Schedule, front, judge, judged, layers, mean_of_me
 use ghostlab::stage::operator::BoundaryResult;
 use serde_json::Value;
 
+/// By candidate, stratum and item.
+pub type Gains = Vec<Vec<Vec<f64>>>;
+
 /// The scores of one grid of candidates, none of whom is another's copy.
 #[derive(Debug, Clone)]
 pub struct KnownScores {
@@ -27,15 +30,14 @@ pub struct KnownScores {
 pub struct KnownObjective {
     /// Items of the first round.
     pub first: usize,
-    /// By candidate, stratum and item.
-    pub gains: Vec<Vec<Vec<f64>>>,
+    pub gains: Gains,
     /// What counts as near the best.
     pub near: f64,
 }
 
 /// The candidates among some cells of a recorded run, copies left out: their routes, and by candidate and task or text the
 /// right answers and the gains of windows.
-pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Vec<Vec<Vec<f64>>>; 2]) {
+pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gains; 2]) {
     let read = |of: &Value| serde_json::from_value::<Vec<usize>>(of.clone()).unwrap();
     let (mut routes, mut right, mut losses) = (Vec::new(), Vec::new(), Vec::new());
     for cell in cells {
