@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ghostlab::results::StoredResults;
-use ghostlab::search::{
-    FIRST_DOCUMENTS, FIRST_WINDOWS, KnownObjective, KnownScores, Place, Repair, Route, Simulated, simulate,
-};
+use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS};
 use serde_json::Value;
+
+#[path = "../tests/common/simulation.rs"]
+mod simulation;
+use simulation::{KnownObjective, KnownScores, Simulated, candidates, simulate};
 
 const ALPHA: f64 = 0.05;
 
@@ -91,28 +93,7 @@ fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     }
     let mut grids = Vec::new();
     for (name, cells) in settings {
-        let (mut routes, mut right, mut losses): (Vec<Route>, Vec<_>, Vec<_>) = Default::default();
-        for cell in cells {
-            let route = route(cell);
-            // Copies are merged before a race.
-            if routes.contains(&route) {
-                continue;
-            }
-            routes.push(route);
-            let numbers = stored.numbers.iter().filter(|of| cell["cell"]["name"] == of.cell);
-            let (mut of_tasks, mut of_texts) = (Vec::new(), Vec::new());
-            for number in numbers {
-                match (&number.right, &number.losses) {
-                    (Some(right), _) if !right.contains(',') => {
-                        of_tasks.push(right.chars().map(|c| f64::from(u8::from(c == '1'))).collect::<Vec<f64>>());
-                    }
-                    (_, Some(losses)) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
-                    _ => {}
-                }
-            }
-            right.push(of_tasks);
-            losses.push(of_texts);
-        }
+        let (routes, [right, losses]) = candidates(&stored, &cells);
         let whole = |gains: &Vec<Vec<Vec<f64>>>| gains.len() > 1 && gains.iter().all(|of| !of.is_empty());
         let accuracy = whole(&right).then_some(KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
         let loss = whole(&losses).then_some(KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
@@ -123,19 +104,4 @@ fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
         grids.extend(accuracy.zip(loss).map(|(one, other)| ("both", of(vec![one, other]))));
     }
     grids
-}
-
-fn route(cell: &Value) -> Route {
-    let number = |of: &Value| of.as_u64().unwrap() as usize;
-    let removed: Vec<usize> = cell["removed"].as_array().unwrap().iter().map(number).collect();
-    let repair = |of: &Value| {
-        let place = match of["placed"].as_str()? {
-            "stream" => Place::Stream,
-            "mlp" => Place::Mlp,
-            _ => Place::AttentionAndMlp,
-        };
-        Some(Repair { start: number(&of["region"][0]), operator: of["operator"].as_str()?.to_owned(), place })
-    };
-    let repairs: Vec<Repair> = cell["boundaries"].as_array().unwrap().iter().filter_map(repair).collect();
-    Route::of(number(&cell["layers"]), &removed, &repairs)
 }

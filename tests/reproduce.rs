@@ -195,6 +195,42 @@ fn without_arguments_it_lists_what_there_is_and_how_far_it_is() {
 }
 
 #[test]
+fn a_list_is_said_again_only_as_long_as_nothing_that_it_was_read_from_was_touched() {
+    let world = experiments("mine");
+    let listed = || made(&world, &["reproduce"]);
+    let standing = |of: &str| listed().lines().find(|line| line.starts_with(of)).unwrap().to_owned();
+    // What has just been written may change once more without a trace in its times.
+    let remembered = || {
+        std::thread::sleep(std::time::Duration::from_millis(2100));
+        assert_eq!(listed(), listed());
+    };
+    made(&world, &["reproduce", "figure1"]);
+    remembered();
+    assert!(standing("mini").contains("0 of 3") && standing("figure1").contains("2 of 2"), "{}", listed());
+    // What comes into the store is seen.
+    made(&world, &["reproduce", "mini"]);
+    assert!(standing("mini").contains("3 of 3"), "{}", listed());
+    remembered();
+    // So is an object that is damaged in the same length,
+    let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
+    let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
+    let whole = fs::read(&pack).unwrap();
+    let mut bytes = whole.clone();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&pack, bytes).unwrap();
+    assert!(!standing("mini").contains("3 of 3"), "{}", listed());
+    fs::write(&pack, whole).unwrap();
+    assert!(standing("mini").contains("3 of 3"), "{}", listed());
+    // an input, and a setting.
+    world.write("test.jsonl", format!("{}\n", serde_json::json!({"text": "w1 w2 w3 ".repeat(90)})));
+    assert!(standing("mini").contains("0 of 3"), "{}", listed());
+    let shared = fs::read_to_string(world.path("experiments/profiles/tiny.yaml")).unwrap();
+    world.write("experiments/profiles/tiny.yaml", shared.replace("path: ../../test.jsonl", "path: ../../gone.jsonl"));
+    assert!(standing("mini").contains("gone.jsonl"), "{}", listed());
+}
+
+#[test]
 fn an_unknown_artifact_and_a_misspelt_description_are_named() {
     let world = experiments("mine");
     let output = world.ghostlab(&["reproduce", "mimi"]);

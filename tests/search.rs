@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
 mod common;
+#[path = "common/simulation.rs"]
+mod simulation;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,10 +14,9 @@ use common::world::World;
 use common::{checkout, json};
 use ghostlab::grid::Draw;
 use ghostlab::results::StoredResults;
-use ghostlab::search::{
-    FIRST_DOCUMENTS, FIRST_WINDOWS, KnownObjective, KnownScores, Place, Repair, Route, judged, simulate,
-};
+use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, judged};
 use serde_json::Value;
+use simulation::{KnownObjective, KnownScores, candidates, simulate};
 
 /// Six candidates of one layer less, two of them copies perhaps, on windows and questions.
 const GRID: &str = "backbones:\n  tiny: {path: backbone}\n\
@@ -331,44 +332,10 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
 /// The candidates of a recorded artifact, one setting: their scores and routes, copies left out.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let (stored, run) = (StoredResults::read(folder).unwrap(), json(&folder.join("run.json")));
-    let mut known = KnownScores { name: String::new(), routes: Vec::new(), objectives: Vec::new() };
-    let (mut right, mut losses) = (Vec::new(), Vec::new());
-    for cell in run["cells"].as_array().unwrap() {
-        let own = &cell["cell"];
-        if own["backbone"] != backbone || own["depth"] != depth {
-            continue;
-        }
-        let list = |of: &Value| -> Vec<usize> {
-            of.as_array().unwrap().iter().map(|of| of.as_u64().unwrap() as usize).collect()
-        };
-        let repair = |of: &Value| {
-            let place = match of["placed"].as_str()? {
-                "stream" => Place::Stream,
-                "mlp" => Place::Mlp,
-                _ => Place::AttentionAndMlp,
-            };
-            Some(Repair { start: list(&of["region"])[0], operator: of["operator"].as_str()?.to_owned(), place })
-        };
-        let repairs: Vec<Repair> = cell["boundaries"].as_array().unwrap().iter().filter_map(repair).collect();
-        let route = Route::of(cell["layers"].as_u64().unwrap() as usize, &list(&cell["removed"]), &repairs);
-        if known.routes.contains(&route) {
-            continue;
-        }
-        known.routes.push(route);
-        let numbers = stored.numbers.iter().filter(|of| own["name"] == of.cell);
-        let (mut of_tasks, mut of_texts) = (Vec::new(), Vec::new());
-        for number in numbers {
-            match (&number.right, &number.losses) {
-                (Some(right), _) if !right.contains(',') => {
-                    of_tasks.push(right.chars().map(|c| f64::from(u8::from(c == '1'))).collect::<Vec<f64>>());
-                }
-                (_, Some(losses)) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
-                _ => {}
-            }
-        }
-        right.push(of_tasks);
-        losses.push(of_texts);
-    }
+    let cells = run["cells"].as_array().unwrap().iter();
+    let own = |of: &&Value| of["cell"]["backbone"] == backbone && of["cell"]["depth"] == depth;
+    let (routes, [right, losses]) = candidates(&stored, &cells.filter(own).collect::<Vec<_>>());
+    let mut known = KnownScores { name: String::new(), routes, objectives: Vec::new() };
     for (gains, first) in [(right, FIRST_DOCUMENTS), (losses, FIRST_WINDOWS)] {
         if gains.iter().all(|of| !of.is_empty()) {
             known.objectives.push(KnownObjective { first, gains, near: 0.01 });

@@ -35,12 +35,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',', requires = "tables")]
     label: Vec<String>,
     /// How the findings are printed.
-    #[arg(long, value_enum, default_value_t = Form::Text)]
-    format: Form,
+    #[arg(long, value_enum, default_value_t = AuditForm::Text)]
+    format: AuditForm,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Form {
+enum AuditForm {
     Text,
     Csv,
     Json,
@@ -56,11 +56,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let (csv, json) = (audit::csv(&findings)?, audit::json(&findings)?);
     answer::show(Audited { findings }, Answer::Audit, |of| match arguments.format {
-        Form::Text => print!("{}", audit::text(&of.findings)),
-        Form::Csv => print!("{csv}"),
-        Form::Json => println!("{json}"),
-    })?;
-    Ok(ExitCode::SUCCESS)
+        AuditForm::Text => print!("{}", audit::text(&of.findings)),
+        AuditForm::Csv => print!("{csv}"),
+        AuditForm::Json => println!("{json}"),
+    })
 }
 
 /// What the columns mean: as they are named, else as in the paper's tables.

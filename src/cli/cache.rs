@@ -92,8 +92,7 @@ pub(super) struct Gc {
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { place, all } => {
-            answer::show(Listing::of(&place.look()?), Answer::CacheLs, |listing| list(listing, *all))?;
-            Ok(ExitCode::SUCCESS)
+            answer::show(Listing::of(&place.look()?), Answer::CacheLs, |listing| list(listing, *all))
         }
         Command::Verify { place, repair: false } => verify(&place.look()?, false, None),
         Command::Verify { place, repair: true } => {
@@ -102,8 +101,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         }
         Command::Gc(gc) => collect(gc),
         Command::Path { place, key } => {
-            answer::show(path(&place.look()?, key)?, Answer::CachePath, |of| println!("{}", of.folder.display()))?;
-            Ok(ExitCode::SUCCESS)
+            answer::show(path(&place.look()?, key)?, Answer::CachePath, |of| println!("{}", of.folder.display()))
         }
     }
 }
@@ -207,12 +205,11 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         to_delete(&clearing);
     }
     if nothing || (!gc.yes && (answer::json() || !agreed()?)) {
-        answer::show(clearing, Answer::CacheGc, |_| {
+        return answer::show(clearing, Answer::CacheGc, |_| {
             if !nothing {
                 println!("nothing was deleted; --yes deletes without asking");
             }
-        })?;
-        return Ok(ExitCode::SUCCESS);
+        });
     }
     // Sweeps what the dead left.
     let store = gc.place.store()?;
@@ -232,8 +229,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let still = self::programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
-    answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))
 }
 
 /// The frozen programs that go: they are of no kind.

@@ -7,7 +7,7 @@ use crate::grid::{Cell, Grid};
 
 /// The one cell that is called so, or that a part of its name tells from all others.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
-    let cells: Vec<Called> = grid.cells.iter().map(Called::of).collect();
+    let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
     match like(&cells, text).as_slice() {
         [only] => Ok(*only),
         [] => {
@@ -39,13 +39,13 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
 const CANDIDATES: usize = 20;
 
 /// What a cell answers to.
-struct Called {
+struct CellNames {
     name: String,
     /// `english/llm-streamline/3/ghosted(solver=svd)/c4:32x512@0`, or `english/dense`: its name of before.
     former: String,
 }
 
-impl Called {
+impl CellNames {
     fn of(cell: &Cell) -> Self {
         let Cell { backbone, criterion, depth, recovery, calibration, name } = cell;
         let former = match (criterion, recovery, calibration) {
@@ -64,11 +64,11 @@ const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibrat
 /// The cells that a text may mean, by the strictest reading that any has: of the names the whole; the end; parts of it, in
 /// their order; beginnings of parts. Then the former names likewise, where the name of an axis before a part says which part
 /// is meant: `depth/3`. At last any piece of either.
-fn like(cells: &[Called], text: &str) -> Vec<usize> {
+fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
     let former = former_words(text);
-    let readings: [&dyn Fn(&Called) -> bool; 9] = [
+    let readings: [&dyn Fn(&CellNames) -> bool; 9] = [
         &|of| of.name == text,
         &|of| of.name.ends_with(&end),
         &|of| in_order(of.name.split('.'), &words, |part, word| part == word),
@@ -79,7 +79,7 @@ fn like(cells: &[Called], text: &str) -> Vec<usize> {
         &|of| of.name.contains(text),
         &|of| of.former.contains(text),
     ];
-    let of = |reading: &&dyn Fn(&Called) -> bool| -> Vec<usize> {
+    let of = |reading: &&dyn Fn(&CellNames) -> bool| -> Vec<usize> {
         (0..cells.len()).filter(|&index| reading(&cells[index])).collect()
     };
     readings.iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
@@ -123,9 +123,11 @@ fn begins(part: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn cells() -> Vec<Called> {
-        let called =
-            |name: &str, former: &str| Called { name: format!("tiny-3.1{name}"), former: format!("tiny-3.1{former}") };
+    fn cells() -> Vec<CellNames> {
+        let called = |name: &str, former: &str| CellNames {
+            name: format!("tiny-3.1{name}"),
+            former: format!("tiny-3.1{former}"),
+        };
         let mut cells = vec![called(".dense", "/dense")];
         for (short, criterion) in [("sleb", "sleb"), ("streamline", "llm-streamline")] {
             for depth in [1, 3, 13] {

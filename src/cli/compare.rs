@@ -42,8 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
     let differences = Differences::of(&first, &second, &arguments.names)?;
     let (first, second) = (Side::of(&first, &arguments.first), Side::of(&second, &arguments.second));
-    answer::show(Comparison { first, second, differences }, Answer::Compare, text)?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(Comparison { first, second, differences }, Answer::Compare, text)
 }
 
 fn text(Comparison { first, second, differences }: &Comparison) {

@@ -4,7 +4,7 @@
 //! the shell; bash has one here, because names of cells hold what bash cuts words at (`:`, `=`, `@`) and what it would read
 //! as its own (`(`).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ const LINE: &str = "_GHOSTLAB_LINE";
 const BREAKS: &str = "_GHOSTLAB_BREAKS";
 
 /// In the order of [`Shell`].
-const SHELLS: [&dyn EnvCompleter; 3] = [&Noting(Bash), &Noting(Zsh), &Noting(Fish)];
+const SHELLS: [&dyn EnvCompleter; 3] = [&Bash, &Zsh, &Fish];
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let shell = SHELLS[arguments.shell as usize];
@@ -50,8 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         .write_registration(VARIABLE, PROGRAM, PROGRAM, &completer(), &mut script)
         .map_err(|error| Error::job("the script cannot be made").found(error.to_string()))?;
     let script = Completions { script: String::from_utf8_lossy(&script).into_owned() };
-    answer::show(script, Answer::Completions, |of| out::say(format_args!("{}", of.script)))?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(script, Answer::Completions, |of| out::say(format_args!("{}", of.script)))
 }
 
 /// How the shell finds the program: by its name where that is it, else by its path.
@@ -69,85 +68,36 @@ fn completer() -> String {
 /// be said is one without names.
 pub(super) fn asked() -> bool {
     // Scripts that were made for another shell by hand name it so; without words to complete they ask for the script.
-    let words = std::env::args_os().skip_while(|word| word != "--").nth(1);
-    if std::env::var_os(VARIABLE).is_none_or(|shell| shell.is_empty()) || words.is_none() {
-        return false;
-    }
+    let mut behind = std::env::args_os().skip_while(|word| word != "--").skip(1).peekable();
+    let shell = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty());
+    let Some(shell) = shell.filter(|_| behind.peek().is_some()) else { return false };
+    let (words, current) = line_words(Path::new(&shell).file_stem().unwrap_or_default(), behind.collect());
+    candidates::note_line(words.clone(), current);
     let completed = CompleteEnv::with_factory(super::Arguments::command)
         .var(VARIABLE)
         .shells(Shells(&SHELLS))
-        .try_complete(std::env::args_os(), std::env::current_dir().ok().as_deref());
+        .try_complete([PROGRAM.into(), "--".into()].into_iter().chain(words), std::env::current_dir().ok().as_deref());
     completed.unwrap_or(true)
 }
 
-/// A shell's adapter that tells `candidates` the line first.
-struct Noting<S>(S);
-
-impl<S: Words> EnvCompleter for Noting<S> {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn is(&self, name: &str) -> bool {
-        self.0.is(name)
-    }
-
-    fn write_registration(
-        &self,
-        variable: &str,
-        name: &str,
-        bin: &str,
-        completer: &str,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        self.0.write_registration(variable, name, bin, completer, out)
-    }
-
-    fn write_complete(
-        &self,
-        command: &mut clap::Command,
-        words: Vec<OsString>,
-        folder: Option<&Path>,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let (words, current) = self.0.words(words);
-        candidates::note_line(words.clone(), current);
-        self.0.write_complete(command, words, folder, out)
-    }
-}
-
-/// How a shell hands over a line.
-trait Words: EnvCompleter + Sync {
-    /// The line's words as the program would get them, and the place of the one under the cursor.
-    fn words(&self, words: Vec<OsString>) -> (Vec<OsString>, usize);
-}
-
-impl Words for Zsh {
-    fn words(&self, words: Vec<OsString>) -> (Vec<OsString>, usize) {
-        let current = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
-        let current = current.unwrap_or(words.len().saturating_sub(1));
+/// The line's words as the program would get them, and the place of the one under the cursor, of what a shell hands over.
+fn line_words(shell: &OsStr, handed: Vec<OsString>) -> (Vec<OsString>, usize) {
+    let plain = |word: LineWord| OsString::from(word.text);
+    let words: Vec<OsString> = match shell.to_str() {
+        Some("bash") => split(&line()).0.into_iter().map(plain).collect(),
         // As they are typed, with quotes and backslashes.
-        let plain = |word: OsString| match word.to_str() {
-            Some(text) => split(text).0.pop().map_or_else(OsString::new, |word| word.text.into()),
-            None => word,
-        };
-        (words.into_iter().map(plain).collect(), current)
-    }
-}
-
-impl Words for Fish {
-    fn words(&self, words: Vec<OsString>) -> (Vec<OsString>, usize) {
-        let current = words.len().saturating_sub(1);
-        (words, current)
-    }
-}
-
-impl Words for Bash {
-    fn words(&self, _: Vec<OsString>) -> (Vec<OsString>, usize) {
-        let words = split(&line()).0;
-        let current = words.len().saturating_sub(1);
-        (words.into_iter().map(|word| word.text.into()).collect(), current)
-    }
+        Some("zsh") => {
+            let read = |word: OsString| match word.to_str() {
+                Some(text) => split(text).0.pop().map_or_else(OsString::new, plain),
+                None => word,
+            };
+            handed.into_iter().map(read).collect()
+        }
+        _ => handed,
+    };
+    let told = std::env::var("_CLAP_COMPLETE_INDEX").ok().filter(|_| shell == "zsh");
+    let current = told.and_then(|index| index.parse().ok()).unwrap_or(words.len().saturating_sub(1));
+    (words, current)
 }
 
 fn line() -> String {
@@ -215,13 +165,13 @@ complete -o bashdefault -o nosort -F _{name} {bin} 2> /dev/null || complete -o b
 
 /// A word of a line, without its quotes and backslashes.
 #[derive(Debug, Default, PartialEq)]
-struct Word {
+struct LineWord {
     text: String,
     /// Of each character, whether it stood there without a quote and without a backslash.
     bare: Vec<bool>,
 }
 
-impl Word {
+impl LineWord {
     /// How many characters there are up to the last one that bash cuts at.
     fn bare_up_to(&self, breaks: &str) -> usize {
         let cut = |(c, bare): (char, &bool)| *bare && breaks.contains(c);
@@ -231,8 +181,8 @@ impl Word {
 }
 
 /// The words of a line up to the cursor, the last being the one under it (empty behind a blank), and the quote that is open.
-fn split(line: &str) -> (Vec<Word>, Option<char>) {
-    let (mut words, mut quote, mut backslash) = (vec![Word::default()], None, false);
+fn split(line: &str) -> (Vec<LineWord>, Option<char>) {
+    let (mut words, mut quote, mut backslash) = (vec![LineWord::default()], None, false);
     let mut between = true;
     for c in line.chars() {
         let mut put = |bare: bool| {
@@ -252,7 +202,7 @@ fn split(line: &str) -> (Vec<Word>, Option<char>) {
             (None, '\'' | '"') => quote = Some(c),
             (None, ' ' | '\t' | '\n') => {
                 if !between {
-                    words.push(Word::default());
+                    words.push(LineWord::default());
                 }
                 between = true;
                 continue;

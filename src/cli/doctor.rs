@@ -10,13 +10,14 @@ use super::answer::{self, Answer};
 use super::candidates;
 use super::doctor_model;
 use super::home::{self, StoreArgs};
+use super::needs;
 use super::out;
 use super::units::bytes;
 use super::verbosity::Look;
-use crate::artifact::{self, Artifact, ExaminedInput};
+use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
-use crate::files::{disk, parts, sha256};
-use crate::grid::{AxisChoice, Grid, InputList, Need};
+use crate::files::{disk, parts};
+use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Plan};
 use crate::machine::{self, Machine};
 use crate::model::{DeviceName, Gpu};
@@ -50,8 +51,24 @@ impl Thing {
         Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
     }
 
-    pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
+    pub(super) fn good(what: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(Mark::Good, what, found, "")
+    }
+
+    pub(super) fn note(what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self::new(Mark::Note, what, found, todo)
+    }
+
+    pub(super) fn lacks(what: impl Into<String>, error: &Error) -> Self {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
+    }
+
+    /// What is as it has to be, or why it is not.
+    pub(super) fn or_note(what: impl Into<String>, found: Result<String>) -> Self {
+        match found {
+            Ok(found) => Self::good(what, found),
+            Err(error) => Self::note(what, error.one_line(), error.advice().unwrap_or_default()),
+        }
     }
 }
 
@@ -62,7 +79,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = looked.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
-        Some(target) if model.is_none() => needs(target, arguments)?,
+        Some(target) if model.is_none() => {
+            let experiments = || home::own_experiments(arguments.experiments.as_ref());
+            needs::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)?
+        }
         _ => Vec::new(),
     };
     if arguments.check && model.is_none() {
@@ -86,15 +106,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let token = settings.token.is_some();
             lines.extend(hub_lines(settings, &needs));
             lines.push(match token {
-                true => Thing::new(Mark::Good, "token", "one is set; the hub alone knows what it may read", ""),
-                false => Thing::new(Mark::Note, "token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
+                true => Thing::good("token", "one is set; the hub alone knows what it may read"),
+                false => Thing::note("token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
             });
         }
-        Err(error) => lines.push(Thing::of("the hub's variables", error)),
+        Err(error) => lines.push(Thing::lacks("the hub's variables", error)),
     }
     lines.extend(machine_lines(&needs));
     lines.push(match &looked {
-        Err(error) if !no_store => Thing::of("store", error),
+        Err(error) if !no_store => Thing::lacks("store", error),
         _ => store_line(store),
     });
 
@@ -120,37 +140,14 @@ fn say(Thing { mark, what, found, todo }: &Thing) {
     }
 }
 
-fn needs(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
-    let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
-    let file = Path::new(target);
-    if file.is_file() {
-        return match Artifact::read(file)? {
-            Some(artifact) => artifact.needs(profile, overrides),
-            None => {
-                let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-                Ok(vec![Grid::needs(file, profile, overrides, &all)?])
-            }
-        };
-    }
-    let all = artifact::all(&home::own_experiments(arguments.experiments.as_ref())?)?;
-    let chosen = artifact::chosen(&all, &[target.to_owned()])?;
-    let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
-    Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
-}
-
 /// A backbone, text or task.
 fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
     let (what, around) = (format!("{} {}", need.kind.word(), need.name), of.around());
-    let hash = |path: &Path| match store {
-        Some(store) => store.input(path).map(|input| input.sha256().to_owned()),
-        None => sha256::of_file(path).map(|(hash, _)| hash).map_err(|error| Error::io("read", path, &error)),
-    };
-    match artifact::examine(need, &around, &hash) {
-        Err(error) => Thing::of(what, &error),
-        Ok(ExaminedInput { found, unpinned: None }) => Thing::new(Mark::Good, what, found, ""),
+    match artifact::examine(need, &around, &needs::hash(store)) {
+        Err(error) => Thing::lacks(what, &error),
+        Ok(ExaminedInput { found, unpinned: None }) => Thing::good(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
-            let todo = format!("{source} is not pinned: `{} --lock` pins it", around.command());
-            Thing::new(Mark::Note, what, found, todo)
+            Thing::note(what, found, format!("{source} is not pinned: `{} --lock` pins it", around.command()))
         }
     }
 }
@@ -187,21 +184,11 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
             .filter_map(|found| artifact::weight_bytes(&found.path))
     });
     let memory = match largest.max() {
-        None => Thing::new(Mark::Good, "memory", format!("{} free", bytes(free)), ""),
-        Some(weights) if weights <= free => Thing::new(
-            Mark::Good,
-            "memory",
-            format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights)),
-            "",
-        ),
+        None => Thing::good("memory", format!("{} free", bytes(free))),
         Some(weights) => {
             let found = format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights));
-            Thing::new(
-                Mark::Note,
-                "memory",
-                found,
-                "it runs all the same, its layers made when they are needed; `plan` has the figures",
-            )
+            let todo = "it runs all the same, its layers made when they are needed; `plan` has the figures";
+            if weights <= free { Thing::good("memory", found) } else { Thing::note("memory", found, todo) }
         }
     };
     let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
@@ -213,34 +200,30 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
 /// What would compute (`best`, as its driver tells of it), and the GPUs that the machine has whether or not they can.
 fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> Thing {
     match (best, gpus) {
-        (DeviceName::Cpu, None) => Thing::new(Mark::Good, "device", format!("{cpu}; no GPU"), ""),
+        (DeviceName::Cpu, None) => Thing::good("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
                 true => "its driver does not answer: `nvidia-smi` says more",
                 false => "this build computes on the CPU: tools/cuda_build.sh makes one for GPUs",
             };
-            Thing::new(Mark::Note, "device", format!("{cpu}; {gpus} is not used"), todo)
+            Thing::note("device", format!("{cpu}; {gpus} is not used"), todo)
         }
         (device, gpus) => {
             let model = found.and_then(|gpu| gpu.model).or(gpus).unwrap_or_else(|| "a GPU".to_owned());
-            Thing::new(Mark::Good, "device", format!("{model} ({device}); {cpu}"), "")
+            Thing::good("device", format!("{model} ({device}); {cpu}"))
         }
     }
 }
 
 fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
-        return Thing::new(Mark::Note, "store", "none here", "run it in a checkout, or name one with --store");
+        return Thing::note("store", "none here", "run it in a checkout, or name one with --store");
     };
     // A path of several folders that are not there yet begins in the current one.
     let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
-        return Thing::new(
-            Mark::Lacks,
-            "store",
-            format!("{}: no folder above it", root.display()),
-            "name another with --store",
-        );
+        let found = format!("{}: no folder above it", root.display());
+        return Thing::new(Mark::Lacks, "store", found, "name another with --store");
     };
     let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", bytes(free)));
     let system = disk::file_system(folder);
@@ -248,17 +231,14 @@ fn store_line(store: Option<&Store>) -> Thing {
         format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
     let writable = tempfile::tempfile_in(folder).map_err(|error| Error::io("write", folder, &error));
     match (writable, system) {
-        (Err(error), _) => Thing::of("store", &error),
-        (Ok(_), Some(system)) if system.shared => Thing::new(
-            Mark::Note,
-            "store",
-            found,
-            "shared: another machine's dead jobs are taken over after three minutes",
-        ),
-        (Ok(_), Some(system)) if system.memory => {
-            Thing::new(Mark::Note, "store", found, "it lies in memory, and is gone with the machine's next start")
+        (Err(error), _) => Thing::lacks("store", &error),
+        (Ok(_), Some(system)) if system.shared => {
+            Thing::note("store", found, "shared: another machine's dead jobs are taken over after three minutes")
         }
-        _ => Thing::new(Mark::Good, "store", found, ""),
+        (Ok(_), Some(system)) if system.memory => {
+            Thing::note("store", found, "it lies in memory, and is gone with the machine's next start")
+        }
+        _ => Thing::good("store", found),
     }
 }
 

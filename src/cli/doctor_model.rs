@@ -34,58 +34,48 @@ const ELSEWHERE: &str = "check, candle-transformers";
 pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
-    let good = |what: &str, found: String| Thing::new(Mark::Good, what, found, "");
     let dense = deployed(&Program::dense(config.layers), &config);
     let layout = Layout::of(&config, model, &dense, None)?;
-    let mut lines = vec![good("architecture", shape(&config)), good("attention", attention(&config))];
-    lines.push(good(
-        "parameters",
-        format!("{:.1} M, stored as {}", layout.parameters() as f64 / 1e6, FloatType::stored(model)?.name()),
-    ));
-    lines.extend(config.notes.iter().map(|note| Thing::new(Mark::Note, "config", note.clone(), "")));
-    lines.push(good("memory needed", memory(&config)));
+    let mut lines = vec![Thing::good("architecture", shape(&config)), Thing::good("attention", attention(&config))];
+    let (millions, stored) = (layout.parameters() as f64 / 1e6, FloatType::stored(model)?.name());
+    lines.push(Thing::good("parameters", format!("{millions:.1} M, stored as {stored}")));
+    lines.extend(config.notes.iter().map(|note| Thing::note("config", note.clone(), "")));
+    lines.push(Thing::good("memory needed", memory(&config)));
     if check {
-        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![Thing::of("check", &error)]));
+        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![Thing::lacks("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
-        Ok(tokenizer) => good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
-        Err(error) => Thing::of("tokenizer", &error),
+        Ok(tokenizer) => Thing::good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
+        Err(error) => Thing::lacks("tokenizer", &error),
     });
     if !config.attachments.is_empty() {
         let found = format!("{} operators beside the weights: it is scored, and not pruned", config.attachments.len());
-        lines.push(Thing::new(Mark::Note, "operators", found, "prune what it was exported from"));
+        lines.push(Thing::note("operators", found, "prune what it was exported from"));
         return Ok(lines);
     }
+    let (none, applies) = (Options::new(), |()| "applies".to_owned());
     for of in criterion::described() {
-        let what = format!("criterion {}", of.name);
         let cut = PruneSpec { backbone: "it", layers: config.layers, depth: 1 };
-        lines.push(match criterion::build(&of.name, &Options::new()).and_then(|rule| rule.check(&cut)) {
-            Ok(()) => good(&what, "applies".to_owned()),
-            Err(error) => Thing::new(Mark::Note, what, error.one_line(), error.advice().unwrap_or_default()),
-        });
+        let fits = criterion::build(&of.name, &none).and_then(|rule| rule.check(&cut));
+        lines.push(Thing::or_note(format!("criterion {}", of.name), fits.map(applies)));
     }
     for of in recovery::described() {
-        let what = format!("recovery {}", of.name);
-        lines.push(match recovery::build(&of.name, &Options::new()).and_then(|rule| rule.check(&config)) {
-            Ok(()) => good(&what, "applies".to_owned()),
-            Err(error) => Thing::new(Mark::Note, what, error.one_line(), error.advice().unwrap_or_default()),
-        });
+        let fits = recovery::build(&of.name, &none).and_then(|rule| rule.check(&config));
+        lines.push(Thing::or_note(format!("recovery {}", of.name), fits.map(applies)));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
         let found = "the MLP's branch ends in a norm: ReplaceMe's map stands behind it and no weight takes it in";
-        lines.push(Thing::new(Mark::Note, "folding", found, ""));
+        lines.push(Thing::note("folding", found, ""));
     }
-    lines.push(good(
-        "export",
-        "a Hugging Face folder, with a file of code where an operator stands beside the weights".to_owned(),
-    ));
+    let folder = "a Hugging Face folder, with a file of code where an operator stands beside the weights";
+    lines.push(Thing::good("export", folder));
     lines.push(match fits_gguf(&config, &layout).and_then(|_| gguf_texts(model, &config)) {
         Ok((_, notes)) => {
             let types = GgufType::ALL.map(GgufType::name).join(", ");
             let found = format!("{types}; cells whose repair is part of the weights");
             Thing::new(Mark::Good, "export --gguf", found, notes.join("\n"))
         }
-        Err(error) => Thing::new(Mark::Note, "export --gguf", error.one_line(), error.advice().unwrap_or_default()),
+        Err(error) => Thing::or_note("export --gguf", Err(error)),
     });
     Ok(lines)
 }
@@ -106,14 +96,14 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
         vec![agree("check, engines", &format!("logits of {length} tokens by both engines"), &ours, &theirs?)];
     let free = machine::free_memory();
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
-        Thing::new(Mark::Note, ELSEWHERE, "it does not fit into memory there", "")
+        Thing::note(ELSEWHERE, "it does not fit into memory there", "")
     } else {
         match CandlesOwn::load(config, model).and_then(|of| of.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
                 agree(ELSEWHERE, "logits of the last of them by that crate's own model", last, &theirs)
             }
-            Err(error) => Thing::new(Mark::Note, ELSEWHERE, error.one_line(), error.advice().unwrap_or_default()),
+            Err(error) => Thing::or_note(ELSEWHERE, Err(error)),
         }
     });
     Ok(lines)
@@ -126,15 +116,15 @@ fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Thing {
     let apart = difference / norm(&mut theirs.iter().map(|&logit| logit.into()));
     let found = format!("{which} in f32 are {apart:.1e} apart (‖a − b‖ / ‖b‖)");
     match ours.len() == theirs.len() && apart <= APART {
-        true => Thing::new(Mark::Good, what, found, ""),
+        true => Thing::good(what, found),
         false => Thing::new(Mark::Lacks, what, found, format!("expected at most {APART:e}: please report it")),
     }
 }
 
 /// The stream that left the last step.
-struct Last(Option<HostRows>);
+struct LastStream(Option<HostRows>);
 
-impl Observer<dyn ResidualStream> for Last {
+impl Observer<dyn ResidualStream> for LastStream {
     fn after(&mut self, _: usize, state: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         self.0 = state.map(ResidualStream::rows).transpose()?;
         Ok(())
@@ -146,7 +136,7 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
     let memory = choice.held_bytes(config, machine::free_memory() / 5 * 4);
     let engine = choice.load(config.clone(), model, memory, None)?;
     let steps = program.0.iter().filter(|step| !matches!(step, Step::Head)).cloned().collect();
-    let mut last = Last(None);
+    let mut last = LastStream(None);
     engine.run(&Trie::new(&[Program(steps)]), &Batch::windows([ids]), &mut last)?;
     let stream = last.0.ok_or_else(|| Error::job("a program without a step gives no stream"))?;
     let rows: Vec<usize> = (0..ids.len()).collect();

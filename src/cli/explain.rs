@@ -29,12 +29,12 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     let store = arguments.asked.look()?;
     // Of an artifact's grids the last is its own.
     let mut found = None;
     for grid in grids.iter().rev() {
-        let plan = Plan::new(grid, &store, arguments.asked.engine(), RunSettings::default().batch_tokens)?;
+        let plan = Plan::new(grid, &store, arguments.asked.engine.request(), RunSettings::default().batch_tokens)?;
         let cell = by_key(&plan, &arguments.cell).map_or_else(|| find(grid, &arguments.cell), Ok);
         let better = cell.is_ok() || found.is_none();
         if better {
@@ -52,8 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let cell = grid.cells[index].to_string();
     let explanation = Explanation::of(cell, backbone, variant, &state, &reasons, &store);
-    answer::show(explanation, Answer::Explain, text)?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(explanation, Answer::Explain, text)
 }
 
 fn text(of: &Explanation) {

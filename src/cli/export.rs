@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, ExportedCells, shown};
+use super::answer::done::{ExportedCell, ExportedCells};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::cell_name::find;
@@ -63,9 +63,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     }
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     // `--dtype` is that of the folder here.
-    let EngineRequest { engine, device, dtype } = arguments.asked.engine();
+    let EngineRequest { engine, device, dtype } = arguments.asked.engine.request();
     let computed = EngineRequest { engine, device, dtype: arguments.compute };
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let exporter = Exporter {
@@ -83,22 +83,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             None => (exporter.export(grid, cell, &folder)?, Vec::new()),
         };
         notes.iter().for_each(|text| note!("Note: {text}"));
-        let Exported { folder, bytes, parameters, needs_code } = exported;
-        let cell = grid.cells[cell].to_string();
-        let exported = ExportedCell { cell, folder: shown(&folder), bytes, parameters, needs_code };
         if !answer::json() {
             // Each when it is written: the next may take a while.
             println!("{}", line(&exported));
         }
-        folders.push(exported);
+        folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });
     }
-    answer::show(ExportedCells { folders }, Answer::Export, |_| {})?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(ExportedCells { folders }, Answer::Export, |_| {})
 }
 
-fn line(of: &ExportedCell) -> String {
+fn line(of: &Exported) -> String {
     let code = if of.needs_code { "; it loads with trust_remote_code=True" } else { "" };
-    format!("{}: {:.1} M numbers, {}{code}", of.folder, of.parameters as f64 / 1e6, bytes(of.bytes))
+    format!("{}: {:.1} M numbers, {}{code}", of.folder.display(), of.parameters as f64 / 1e6, bytes(of.bytes))
 }
 
 /// The cells that are meant, each with its folder.

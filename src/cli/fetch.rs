@@ -13,12 +13,11 @@ use super::answer::{self, Answer};
 use super::candidates;
 use super::fetch_progress;
 use super::home::{self, StoreArgs};
+use super::needs;
 use super::stop;
 use super::units::{bytes, columns, seconds};
-use crate::artifact;
 use crate::error::{Error, Result};
-use crate::files::sha256;
-use crate::grid::{AxisChoice, Grid, InputList, Need};
+use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
 use crate::installed;
 use ghostlab_store::Store;
@@ -64,8 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if wants.is_empty() {
         note!("nothing to fetch: everything lies where its `path` says, or comes with the program");
-        answer::show(Fetched::default(), Answer::Fetch, |_| {})?;
-        return Ok(ExitCode::SUCCESS);
+        return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
     let (hub, stop) = (Hub::new(HubSettings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
     let store = arguments.place.look_anyway().ok().filter(|store| store.root().join("store.json").is_file());
@@ -123,21 +121,17 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
 fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     let file = Path::new(target);
     let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
-    let needs = if file.is_file() {
-        match artifact::Artifact::read(file)? {
-            Some(artifact) => artifact.needs(profile, overrides)?,
-            None => vec![Grid::needs(file, profile, overrides, &ALL)?],
+    match (file.is_file(), target.ends_with(".yaml")) {
+        (false, false) if target.contains('/') => {
+            return Ok(vec![(lock_in_use(arguments), named(target, &arguments.files)?)]);
         }
-    } else if target.contains('/') && !target.ends_with(".yaml") {
-        return Ok(vec![(lock_in_use(arguments), named(target, &arguments.files)?)]);
-    } else if target.ends_with(".yaml") {
-        return Err(Error::missing("the grid is not there").at(target).hint("check the path for a typing error"));
-    } else {
-        let all = artifact::all(&home::experiments(arguments.experiments.as_ref())?)?;
-        let chosen = artifact::chosen(&all, &[target.to_owned()])?;
-        let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
-        needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect()
-    };
+        (false, true) => {
+            return Err(Error::missing("the grid is not there").at(target).hint("check the path for a typing error"));
+        }
+        _ => {}
+    }
+    let experiments = || home::experiments(arguments.experiments.as_ref());
+    let needs = needs::of_target(target, profile, overrides, experiments)?;
     // What lies at its path is not fetched; but it is pinned, so that a copy can be told from another model.
     let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
     let in_use = (arguments.lock && !file.is_file()).then(|| lock_in_use(arguments));
@@ -155,8 +149,6 @@ fn lock_in_use(arguments: &Arguments) -> PathBuf {
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
     folder.unwrap_or_default().join(Lock::FILE)
 }
-
-const ALL: AxisChoice<'static> = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
 
 fn named(target: &str, files: &[String]) -> Result<Want> {
     let source = Source::parse(target)?;
@@ -183,13 +175,9 @@ fn fetched(
     stop: &AtomicBool,
 ) -> Result<Option<ExitCode>> {
     let clock = Instant::now();
-    let hash = |path: &Path| match store {
-        // Remembered: the run that follows need not hash it again.
-        Some(store) => store.input(path).map(|input| input.sha256().to_owned()),
-        None => sha256::of_file(path).map(|(hash, _)| hash).map_err(|error| Error::io("read", path, &error)),
-    };
     let reporter = fetch_progress::reporter(events);
-    let fetched = hub.fetch(plan, Some(&hash), &*reporter, stop);
+    // With a store it is remembered: the run that follows need not hash it again.
+    let fetched = hub.fetch(plan, Some(&needs::hash(store)), &*reporter, stop);
     drop(reporter);
     let fetched = fetched?;
     let time = clock.elapsed().as_secs_f64();
@@ -279,8 +267,7 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
         }
         let reporter = fetch_progress::reporter(events);
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
-        let hash = |path: &Path| store.input(path).map(|input| input.sha256().to_owned());
-        let fetched = hub.fetch(&plan, Some(&hash), &*reporter, stop)?;
+        let fetched = hub.fetch(&plan, Some(&needs::hash(store)), &*reporter, stop)?;
         drop(reporter);
         tell_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {

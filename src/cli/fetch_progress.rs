@@ -16,7 +16,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    Box::new(Progress(Mutex::new(Meter { bars: Bars::new(), planned: 0, here: 0, came: 0, began: None })))
+    Box::new(FetchProgress(Mutex::new(FetchMeter { bars: Bars::new(), planned: 0, here: 0, came: 0, began: None })))
 }
 
 impl Reporter for JsonLines {
@@ -25,9 +25,9 @@ impl Reporter for JsonLines {
     }
 }
 
-struct Progress(Mutex<Meter>);
+struct FetchProgress(Mutex<FetchMeter>);
 
-struct Meter {
+struct FetchMeter {
     bars: Bars<String>,
     /// Bytes of all files; those that were here before, and those that came.
     planned: u64,
@@ -43,7 +43,7 @@ fn speed(came: u64, left: Option<u64>, began: Instant) -> String {
     format!("{}/s{}", bytes(per_second as u64), left.unwrap_or_default())
 }
 
-impl Meter {
+impl FetchMeter {
     fn advance(&mut self, file: &String, more: u64) {
         self.came += more;
         self.bars.whole.iter().for_each(|whole| whole.inc(more));
@@ -59,7 +59,7 @@ impl Meter {
     }
 }
 
-impl Reporter for Progress {
+impl Reporter for FetchProgress {
     fn event(&self, event: Event) {
         let mut meter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
@@ -99,7 +99,7 @@ impl Reporter for Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for FetchProgress {
     fn drop(&mut self) {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).bars.clear();
     }

@@ -28,16 +28,16 @@ pub(super) struct GridArgs {
     grid: PathBuf,
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    overrides: Vec<String>,
+    pub(super) overrides: Vec<String>,
     /// Use this profile of the grid instead of the one that it names.
     #[arg(long, value_name = "NAME", add = candidates::profiles())]
-    profile: Option<String>,
+    pub(super) profile: Option<String>,
     #[command(flatten)]
     place: StoreArgs,
     #[command(flatten)]
-    engine: EngineArgs,
+    pub(super) engine: EngineArgs,
     #[command(flatten)]
-    threads: Threads,
+    pub(super) threads: Threads,
 }
 
 /// How many threads compute.
@@ -45,7 +45,7 @@ pub(super) struct GridArgs {
 pub(super) struct Threads {
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    pub(super) threads: Option<u16>,
 }
 
 /// A file, or that of an artifact.
@@ -99,7 +99,7 @@ pub(super) struct LimitArgs {
     /// Memory that jobs may take together, in GB; four fifths of what is free by default. Of a backbone that exceeds it,
     /// layers are made from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
-    memory: Option<Gigabytes>,
+    pub(super) memory: Option<Gigabytes>,
     /// Memory of another device that a run may take, in GB; most of what is free there by default. Of a backbone that exceeds
     /// it, layers are read from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
@@ -110,7 +110,7 @@ pub(super) struct LimitArgs {
     store_limit: Option<Gigabytes>,
     /// How often a job that fails is tried again.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_RETRIES)))]
-    retries: u32,
+    pub(super) retries: u32,
 }
 
 /// What a grid was read from and what it names, for who wants to know more.
@@ -163,8 +163,8 @@ impl GridArgs {
     /// The grid with everything that it evaluates, as `run` runs it.
     pub(super) fn grid(&self) -> Result<Grid> {
         self.is_there()?;
-        if Submission::is_one(&self.grid) {
-            return Submission::read(&self.grid)?.grids().map(|(grid, _)| grid);
+        if let Some(submission) = self.submission()? {
+            return submission.grids().map(|(grid, _)| grid);
         }
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(detailed)
     }
@@ -177,8 +177,8 @@ impl GridArgs {
     /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
-        if Submission::is_one(&self.grid) {
-            let (grid, gate) = Submission::read(&self.grid)?.grids()?;
+        if let Some(submission) = self.submission()? {
+            let (grid, gate) = submission.grids()?;
             return Ok((gate.into_iter().chain([grid]).collect(), None));
         }
         match Artifact::read(&self.grid)? {
@@ -207,28 +207,13 @@ impl GridArgs {
         Err(home::or_near(error, &self.grid, &otherwise))
     }
 
+    /// What was frozen, where the file is a submission's.
+    pub(super) fn submission(&self) -> Result<Option<Submission>> {
+        Some(&self.grid).filter(|file| Submission::is_one(file)).map(|file| Submission::read(file)).transpose()
+    }
+
     pub(super) fn file(&self) -> &Path {
         &self.grid
-    }
-
-    pub(super) fn engine(&self) -> EngineRequest {
-        self.engine.request()
-    }
-
-    pub(super) fn profile(&self) -> Option<&str> {
-        self.profile.as_deref()
-    }
-
-    pub(super) fn threads(&self) -> Option<usize> {
-        self.threads.threads.map(usize::from)
-    }
-
-    pub(super) fn overrides(&self) -> &[String] {
-        &self.overrides
-    }
-
-    pub(super) fn start_threads(&self) -> Result<()> {
-        self.threads.start()
     }
 
     /// The store as it is; nothing may be there yet.
@@ -243,15 +228,6 @@ impl GridArgs {
 }
 
 impl LimitArgs {
-    pub(super) fn retries(&self) -> u32 {
-        self.retries
-    }
-
-    /// Bytes that jobs may take together, where they are said.
-    pub(super) fn memory(&self) -> Option<u64> {
-        self.memory.map(Gigabytes::bytes)
-    }
-
     /// The limits as words of a command line, with so much memory.
     pub(super) fn words(&self, memory: u64) -> Vec<String> {
         let gigabytes = |bytes: f64| format!("{:.2}", (bytes / 1e7).ceil() / 100.0);

@@ -123,6 +123,11 @@ impl StoreArgs {
         self.sought(None).ok()
     }
 
+    /// Whether every input is hashed anew.
+    pub(super) fn rehashes(&self) -> bool {
+        self.rehash
+    }
+
     fn named(&self) -> Option<PathBuf> {
         self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
     }

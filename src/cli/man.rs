@@ -33,8 +33,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             folder.display(),
             folder.join("ghostlab.1").display()
         );
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// The page of a command and those of its own commands, by name.

@@ -39,8 +39,10 @@ mod grid_args;
 mod home;
 mod init;
 mod known_data;
+mod listing;
 mod man;
 mod named_entries;
+mod needs;
 #[cfg(test)]
 mod options_test;
 mod out;

@@ -13,7 +13,6 @@ use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{bytes, cells, columns, flops, seconds};
 use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
-use crate::cluster::Submission;
 use crate::error::Result;
 use crate::exec::{self, Where, WorkKind};
 use crate::files::output::apart;
@@ -41,13 +40,13 @@ const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (mut grids, artifact) = arguments.asked.work()?;
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     let store = arguments.asked.look()?;
-    work::check(arguments.asked.file(), &mut grids, artifact.is_some(), &store)?;
+    work::check(&arguments.asked, &mut grids, artifact.is_some(), &store)?;
     if let Some(grid) = grids.last() {
         results_can_be_written(arguments, grid, artifact.as_ref(), &store)?;
     }
-    let settings = arguments.limits.settings(arguments.asked.engine());
+    let settings = arguments.limits.settings(arguments.asked.engine.request());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         // What a text amounts to is known when it is tokenised, and what cannot be is said now. The tokens are not kept.
@@ -56,8 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         GridPlan::of(&plan, &preflight, &store, &settings)
     });
     let answer = PlanAnswer { artifact: artifact.map(|of| of.name), grids: planned.collect::<Result<_>>()? };
-    answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))
 }
 
 /// Refuses a results folder that `run` or `reproduce` would refuse, and writes nothing.
@@ -71,12 +69,11 @@ fn results_can_be_written(
     let (target, files) = match artifact {
         Some(artifact) => {
             let results = home::below(results, "results", None);
-            let target = work::artifact_folder(artifact, grid, asked.overrides(), asked.engine(), &results)?;
+            let target = work::artifact_folder(artifact, grid, &asked.overrides, asked.engine.request(), &results)?;
             (target, artifact_files(artifact, grid))
         }
         None => {
-            let submission = Some(asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
-            let target = work::run_folder(asked, grid, submission.transpose()?.as_ref(), results)?;
+            let target = work::run_folder(asked, grid, asked.submission()?.as_ref(), results)?;
             (target, run_files(grid, &TableShape::Long))
         }
     };

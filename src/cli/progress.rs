@@ -24,7 +24,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     }
     let mut bars = Bars::new();
     bars.whole = bars.bar(None, 0, WHOLE, "");
-    Box::new(Progress(Mutex::new(Meter { bars, jobs: BTreeMap::new(), left: TimeLeft::default(), began: None })))
+    Box::new(RunProgress(Mutex::new(RunMeter { bars, jobs: BTreeMap::new(), left: TimeLeft::default(), began: None })))
 }
 
 /// Every event as a line of JSON on standard output.
@@ -32,7 +32,7 @@ pub(super) struct JsonLines;
 
 /// An event and when it was.
 #[derive(Serialize)]
-struct Timed<'a, E> {
+struct TimedEvent<'a, E> {
     time: String,
     #[serde(flatten)]
     event: &'a E,
@@ -40,7 +40,7 @@ struct Timed<'a, E> {
 
 impl JsonLines {
     pub(super) fn write(time: String, event: &impl Serialize) {
-        if let Ok(line) = serde_json::to_string(&Timed { time, event }) {
+        if let Ok(line) = serde_json::to_string(&TimedEvent { time, event }) {
             // Whoever reads may have gone; the work goes on.
             writeln!(std::io::stdout().lock(), "{line}").ok();
         }
@@ -58,17 +58,17 @@ impl Reporter for JsonLines {
     }
 }
 
-struct Progress(Mutex<Meter>);
+struct RunProgress(Mutex<RunMeter>);
 
 /// A job, and how many tokens ran of it.
-struct Running {
+struct ShownJob {
     job: JobStarted,
     ran: usize,
 }
 
-struct Meter {
+struct RunMeter {
     bars: Bars<usize>,
-    jobs: BTreeMap<usize, Running>,
+    jobs: BTreeMap<usize, ShownJob>,
     left: TimeLeft,
     /// When the first event came.
     began: Option<Instant>,
@@ -83,8 +83,8 @@ fn fraction(of: &Piece) -> f64 {
 }
 
 /// `3,400 tokens/s, 0.50 cells/s, 12 s left`
-fn speed(of_job: &Running, of: &Piece) -> String {
-    let Running { job, ran } = of_job;
+fn speed(of_job: &ShownJob, of: &Piece) -> String {
+    let ShownJob { job, ran } = of_job;
     let (seconds, fraction) = (of.seconds(), fraction(of));
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
     let cells = match job.cells {
@@ -98,7 +98,7 @@ fn duration(seconds: f64) -> String {
     HumanDuration(Duration::from_secs(seconds.clamp(0.0, 1e9).round() as u64)).to_string()
 }
 
-impl Meter {
+impl RunMeter {
     /// Of the tokens that were announced so many are done; what ran of them is how fast it goes.
     fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
         let left = self.left.seconds().map(|left| format!("the grid: {} left", duration(left)));
@@ -121,7 +121,7 @@ impl Meter {
     }
 }
 
-impl Reporter for Progress {
+impl Reporter for RunProgress {
     fn event(&self, event: Event) {
         let mut meter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = meter.began.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
@@ -146,11 +146,11 @@ impl Reporter for Progress {
                     meter.bars.line(&format!("{}: {} tokens", job.label, HumanCount(tokens)));
                 }
                 meter.bars.start(job.id, bar, Some(tokens), 0);
-                meter.jobs.insert(job.id, Running { job, ran: 0 });
+                meter.jobs.insert(job.id, ShownJob { job, ran: 0 });
             }
             Event::Advanced { job, tokens, ran, .. } => meter.advance(job, tokens, ran.unwrap_or(tokens)),
             Event::Finished { job } => {
-                let (Some(Running { job, ran }), Some(piece)) = (meter.jobs.remove(&job), meter.bars.end(&job)) else {
+                let (Some(ShownJob { job, ran }), Some(piece)) = (meter.jobs.remove(&job), meter.bars.end(&job)) else {
                     return;
                 };
                 let seconds = piece.seconds();

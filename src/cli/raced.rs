@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use super::answer::done::{MadeArtifact, all_shown, shown};
 use super::units::columns;
+use super::work::differs;
 use crate::artifact::{Artifact, Executor, Published, Raced, ResultsFolder, Runner};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome};
@@ -62,7 +63,7 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         name: artifact.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
-        differs: if target.as_described() { Vec::new() } else { target.description().parts() },
+        differs: differs(target),
         recorded,
         files: all_shown(&files),
         ..MadeArtifact::default()

@@ -47,9 +47,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
-    let Written { page, .. } = write(&results, &reports, arguments.record)?;
-    answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))?;
-    Ok(ExitCode::SUCCESS)
+    let WrittenPage { page, .. } = write(&results, &reports, arguments.record)?;
+    answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))
 }
 
 /// The paper's main table.
@@ -76,7 +75,7 @@ pub(super) fn check(reports: &Path) -> Result<()> {
 }
 
 /// The page that was written.
-pub(super) struct Written {
+pub(super) struct WrittenPage {
     pub(super) page: PathBuf,
     /// Whether something was left out, and told.
     pub(super) left_out: bool,
@@ -107,7 +106,7 @@ pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
 
 /// Writes the page from everything that lies in the results' folders; what is left out is told. The recorded run has a page
 /// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it.
-pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Written> {
+pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<WrittenPage> {
     let (mut sheets, mut left_out, mut shown) = (Vec::new(), Vec::new(), Vec::new());
     // A list has no record, and is the program's own.
     let kept = |folder: &PathBuf| Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file();
@@ -143,7 +142,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         }
     }
     if has_recorded && !record && shown.iter().all(kept) {
-        return Ok(Written { page, left_out: false });
+        return Ok(WrittenPage { page, left_out: false });
     }
     for (folder, reason) in &left_out {
         note!("not on the page: {folder}: {reason}");
@@ -193,7 +192,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         note!("recorded: {} artifacts, {}, and their page, {}", sizes.len(), bytes(all), bytes(page));
     }
     output(&reports).put(&[(PAGE.to_owned(), text.into_bytes())])?;
-    Ok(Written { page: reports.join(PAGE), left_out: is_part })
+    Ok(WrittenPage { page: reports.join(PAGE), left_out: is_part })
 }
 
 /// Bytes of the files of a folder that a repository keeps.

@@ -8,25 +8,25 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::answer::done::{CellFailure, ListedArtifact, MadeArtifact, Refused, Reproduced, all_shown, shown};
+use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, shown};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
+use super::listing::{self, ArtifactList};
 use super::raced;
-use super::units::{self, columns, seconds};
-use super::work::{Work, artifact_folder, not_over_a_later_one, noted};
+use super::units::{self, seconds};
+use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, contents};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::{RunRecord, RunSettings};
+use crate::exec::RunSettings;
 use crate::files::output::apart;
 use crate::grid::Grid;
-use crate::model::EngineRequest;
-use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, warnings};
-use crate::results::{Provenance, screen};
+use crate::plan::{Plan, warnings};
+use crate::results::screen;
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -105,9 +105,18 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let chosen = artifact::chosen(&all, &arguments.artifacts)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
-        let listed = listed(&all, arguments, &folders)?;
-        let answer = Reproduced { listed, made: Vec::new(), not_made: Vec::new(), page: None };
-        answer::show(answer, Answer::Reproduce, |of| println!("{}", listing(&of.listed)))?;
+        let Arguments { profile, overrides, place, engine, .. } = arguments;
+        let list = ArtifactList {
+            store: &place.look_anyway()?,
+            experiments: &folders.experiments,
+            results: &folders.results,
+            profile: profile.as_deref(),
+            overrides,
+            engine: engine.request(),
+            anew: place.rehashes(),
+        };
+        let answer = Reproduced { listed: list.of(&all)?, made: Vec::new(), not_made: Vec::new(), page: None };
+        answer::show(answer, Answer::Reproduce, |of| println!("{}", listing::text(&of.listed)))?;
         return Ok(0);
     }
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
@@ -195,7 +204,7 @@ fn paged(
         return Ok(done);
     }
     let claims = judged.map(|profile| claims_about(names, folders, profile)).transpose()?.unwrap_or_default();
-    let report::Written { page, left_out } = report::write(results, reports, arguments.record)?;
+    let report::WrittenPage { page, left_out } = report::write(results, reports, arguments.record)?;
     let done = (claims, page);
     // What is left out is told each time.
     if let Some(finished) = finished().filter(|_| !left_out) {
@@ -213,80 +222,6 @@ fn claims_about(names: &[&str], folders: &Folders, profile: &str) -> Result<Stri
         return Ok(String::new());
     }
     Ok(format!("\nclaims of the paper:\n{}", claims::render(&judged)))
-}
-
-/// What is stored of each, what is left to do, and the last result.
-fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<Vec<ListedArtifact>> {
-    let store = arguments.place.look_anyway()?;
-    let mut listed = Vec::new();
-    for artifact in all {
-        let (name, title) = (artifact.name.clone(), artifact.description.title.clone());
-        let mut of = ListedArtifact { name, title, ..ListedArtifact::default() };
-        if artifact.description.list.is_none() {
-            match artifact.runs(arguments.profile.as_deref(), &arguments.overrides) {
-                Ok(grids) => {
-                    let (mut cells, mut complete, mut time) = (0, 0, Some(0.0));
-                    for grid in &grids {
-                        let (stored, left) = progress_of(grid, &store, arguments.engine.request())?;
-                        (cells, complete) = (cells + grid.cells.len(), complete + stored);
-                        time = time.zip(left).map(|(sum, left)| sum + left);
-                    }
-                    let own = grids.last();
-                    let target = own.and_then(|grid| target(artifact, grid, arguments, folders).ok());
-                    let record = target.map(|target| target.path().join(Provenance::FILE));
-                    let made =
-                        record.and_then(|record| std::fs::metadata(record).and_then(|file| file.modified()).ok());
-                    of.made = made.map(crate::clock::utc);
-                    let profile = own.and_then(|grid| grid.profile.clone()).unwrap_or_default();
-                    (of.profile, of.cells, of.complete) = (Some(profile), Some(cells), Some(complete));
-                    of.seconds_left = if complete == cells { Some(0.0) } else { time };
-                }
-                Err(error) => of.lacks = Some(error.one_line()),
-            }
-        }
-        listed.push(of);
-    }
-    Ok(listed)
-}
-
-fn listing(all: &[ListedArtifact]) -> String {
-    let none = || "—".to_owned();
-    let mut rows = vec![["artifact", "what", "profile", "stored", "left", "last made"].map(str::to_owned).to_vec()];
-    for of in all {
-        let stored = of.complete.zip(of.cells);
-        let left = match (stored, of.seconds_left, &of.lacks) {
-            (_, _, Some(lacks)) => lacks.clone(),
-            (None, ..) => none(),
-            (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
-            (_, Some(time), _) => format!("about {}", seconds(time)),
-            (Some((complete, cells)), ..) => units::cells(cells - complete),
-        };
-        let made = if stored.is_some() { of.made.clone().unwrap_or("never".to_owned()) } else { none() };
-        let stored = stored.map_or_else(none, |(complete, cells)| format!("{complete} of {cells}"));
-        let profile = of.profile.clone().unwrap_or_else(none);
-        rows.push(vec![of.name.clone(), of.title.clone(), profile, stored, left, made]);
-    }
-    columns(&rows, &[])
-}
-
-/// Complete cells, and the seconds that are left; none where texts are not tokenised yet or the engine's speed was never
-/// measured here, so that nobody knows.
-fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usize, Option<f64>)> {
-    let plan = Plan::new(grid, store, engine, RunSettings::default().batch_tokens)?;
-    let finished = || Finished::of_plan(store, &format!("all that is stored of {}", grid.name), &plan, &json!(null));
-    if let Some(complete) = finished().and_then(|of| of.found(&[])) {
-        return Ok((complete, Some(0.0)));
-    }
-    let state = StoreState::read(&plan, store);
-    let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
-    if complete == grid.cells.len() {
-        finished().inspect(|of| of.keep(&[], &complete));
-        return Ok((complete, Some(0.0)));
-    }
-    let estimate = Estimate::of(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
-    let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
-    let rate = RunRecord::rate(store, &plan.engines(), &plan.machine()).filter(|_| known);
-    Ok((complete, rate.map(|rate| estimate.cost.left / rate)))
 }
 
 fn target(artifact: &Artifact, grid: &Grid, arguments: &Arguments, folders: &Folders) -> Result<ResultsFolder> {
@@ -324,11 +259,11 @@ fn made_one(
     }
     let clock = Instant::now();
     let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
-    let Work { grid, gated, .. } = match &submission {
-        Some(submission) => Work::frozen(submission, runner.store)?,
+    let GivenWork { grid, gated, .. } = match &submission {
+        Some(submission) => GivenWork::frozen(submission, runner.store)?,
         None => {
             let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
-            Work::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
+            GivenWork::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
         }
     };
     let target = target(artifact, &grid, arguments, folders)?;
@@ -454,9 +389,4 @@ impl Done {
             ..MadeArtifact::default()
         }
     }
-}
-
-/// What a run differs in from the artifact as it is described.
-fn differs(target: &ResultsFolder) -> Vec<String> {
-    if target.as_described() { Vec::new() } else { target.description().parts() }
 }

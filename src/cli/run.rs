@@ -11,9 +11,8 @@ use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
 use super::work::{self, noted};
-use super::{home, out, plan, progress, stop, verbosity};
+use super::{home, needs, out, plan, progress, stop, verbosity};
 use crate::artifact::{self, Executor, Runner, TableShape};
-use crate::cluster::Submission;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, RunSettings};
 use crate::files::output::apart;
@@ -43,8 +42,8 @@ pub(super) struct Arguments {
     events: bool,
     /// `long`: a row for each cell. `wide`: a row for each method, a column for each backbone and depth; written to
     /// `wide.md` too.
-    #[arg(long, value_enum, default_value_t = Layout::Long)]
-    layout: Layout,
+    #[arg(long, value_enum, default_value_t = TableLayout::Long)]
+    layout: TableLayout,
     /// The metric of `--layout wide`, by the name of its column; the average of the tasks by default.
     #[arg(long, value_name = "COLUMN")]
     metric: Option<String>,
@@ -60,7 +59,7 @@ enum OverArg {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Layout {
+enum TableLayout {
     Long,
     Wide,
 }
@@ -73,18 +72,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn ended(arguments: &Arguments) -> Result<u8> {
     let (started, clock) = (SystemTime::now(), Instant::now());
     let mut grid = arguments.asked.grid()?;
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     let store = if arguments.stored { arguments.asked.look()? } else { arguments.asked.store()? };
-    let submission = Some(arguments.asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
-    let submission = submission.transpose()?;
+    let submission = arguments.asked.submission()?;
     match &submission {
         Some(submission) => submission.check(&store)?,
-        None => artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?,
+        None => artifact::hold(&mut grid, &needs::hash(&store))?,
     }
     let target = work::run_folder(&arguments.asked, &grid, submission.as_ref(), arguments.results.as_ref())?;
     let shape = match arguments.layout {
-        Layout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
-        Layout::Long => TableShape::Long,
+        TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
+        TableLayout::Long => TableShape::Long,
     };
     apart(target.path(), &home::inputs(&grid, &store))?;
     target.check(&artifact::run_files(&grid, &shape))?;
@@ -97,7 +95,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
-    let settings = RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine()) };
+    let settings =
+        RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine.request()) };
     if verbosity::details() {
         detail!("{}", missing(&grid, &store, &settings)?);
     }

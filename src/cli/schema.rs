@@ -29,8 +29,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         SchemaOf::Output => answer::schema(),
     };
     match answer::json() {
-        true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {})?,
-        false => out::say_json(&schema)?,
+        true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {}),
+        false => out::say_json(&schema).map(|()| ExitCode::SUCCESS),
     }
-    Ok(ExitCode::SUCCESS)
 }

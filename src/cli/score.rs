@@ -16,7 +16,7 @@ use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, absolute, backbone, fetchable, is_file, with_entries};
 use super::units::columns;
-use super::{fetch, progress, stop};
+use super::{fetch, needs, progress, stop};
 use crate::artifact;
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
-    artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned())).map_err(|error| {
+    artifact::hold(&mut grid, &needs::hash(&store)).map_err(|error| {
         if error.advice().is_some() { error.hint("the same command with --fetch brings it anew") } else { error }
     })?;
     let output = arguments.output.as_ref().map(|path| OutputFile {
@@ -160,8 +160,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("{} ({})", of.model, of.engine);
         of.hub.iter().for_each(|of| println!("{}", read(of)));
         println!("\n{}", table(&scores.scores));
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// What of a grid is of the hub, or stands in for it.

@@ -7,18 +7,18 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, all_shown, shown};
+use super::answer::done::{ExportedCell, all_shown};
 use super::answer::search::Searched;
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
-use super::search_grid::Asked;
+use super::search_grid::SearchArgs;
 use super::units::{bytes, columns, seconds};
-use super::{fetch, progress, stop};
+use super::{fetch, needs, progress, stop};
 use crate::artifact::{self, search_files, search_names};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
-use crate::export::{self, Exported, Exporter, Form};
+use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Grid, Search};
 use crate::quantity::Gigabytes;
@@ -28,7 +28,7 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: SearchArgs,
     /// Write the winner as a Hugging Face folder, with the evidence in its model card.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         arguments.asked.grid(settings.engine, &time)?
     };
-    artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?;
+    artifact::hold(&mut grid, &needs::hash(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
@@ -144,7 +144,7 @@ fn is_grid(model: &str) -> bool {
 
 /// Of a grid file everything stands in it.
 fn of_file(arguments: &Arguments) -> Result<Grid> {
-    let Asked { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
+    let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
     let names = ["--budget", "--tasks", "--texts", "--calibration", "--criteria", "--recoveries"];
     if let Some((name, _)) = names.into_iter().zip(lists).find(|(_, list)| !list.is_empty()) {
@@ -181,8 +181,7 @@ fn exported(
     let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
     let exporter =
         Exporter { store, settings, form, reporter, stop, evidence: Some(found.markdown().replacen("## ", "### ", 1)) };
-    let Exported { folder, bytes, parameters, needs_code } = exporter.export(grid, winner, folder)?;
-    Ok(ExportedCell { cell: grid.cells[winner].to_string(), folder: shown(&folder), bytes, parameters, needs_code })
+    Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
 /// The command line that was given, with an export.
@@ -214,9 +213,9 @@ fn say(answer: &Searched) {
         println!("\n{sentence}");
     }
     note!("written: {}", answer.files.join(", "));
-    if let Some(of) = &answer.exported {
+    if let Some(ExportedCell { exported: of, .. }) = &answer.exported {
         let code = if of.needs_code { "; it loads with trust_remote_code=True" } else { "" };
-        println!("exported to {}: {}{code}", of.folder, bytes(of.bytes));
+        println!("exported to {}: {}{code}", of.folder.display(), bytes(of.bytes));
     }
     if let Some(command) = &answer.export {
         println!("The winner as a folder for transformers:\n  {command}");

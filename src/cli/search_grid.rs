@@ -21,7 +21,7 @@ use crate::tasks::Bos;
 
 /// What is searched.
 #[derive(Args)]
-pub(super) struct Asked {
+pub(super) struct SearchArgs {
     /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; the name of a
     /// file in `backbones/`; or a grid file that says `search` instead of `evaluate`.
     #[arg(add = candidates::models())]
@@ -99,9 +99,9 @@ fn alpha(text: &str) -> Result<f64, String> {
 }
 
 /// The milliseconds of a dense backbone: a grid of nothing else, whose prompt is timed.
-pub(super) type Timed<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
+pub(super) type TimeOfDense<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
-impl Asked {
+impl SearchArgs {
     /// What the grid needs; nothing of it need be there.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Asked {
     /// # Errors
     /// Exit code 2: the command line says what cannot be meant, or a budget that nothing meets. Exit code 3: something is not
     /// there.
-    pub(super) fn grid(&self, engine: EngineRequest, time: &Timed<'_>) -> Result<Grid> {
+    pub(super) fn grid(&self, engine: EngineRequest, time: &TimeOfDense<'_>) -> Result<Grid> {
         let bounds = self.bounds()?;
         // First the model alone: how many layers it has decides how many go.
         let (name, entry) = backbone(&self.model)?;

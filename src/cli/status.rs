@@ -25,8 +25,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.look()?;
-    answer::show(StatusAnswer::of(&store), Answer::Status, |answer| text(answer, arguments.all))?;
-    Ok(ExitCode::SUCCESS)
+    answer::show(StatusAnswer::of(&store), Answer::Status, |answer| text(answer, arguments.all))
 }
 
 fn text(answer: &StatusAnswer, all: bool) {

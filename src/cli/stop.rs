@@ -101,12 +101,12 @@ impl Signals {
 }
 
 /// Notes when something was stored, and passes every event on.
-pub(super) struct Watched<'a> {
+pub(super) struct WatchedReporter<'a> {
     pub(super) inner: &'a dyn Reporter,
     pub(super) signals: &'a Signals,
 }
 
-impl Reporter for Watched<'_> {
+impl Reporter for WatchedReporter<'_> {
     fn event(&self, event: Event) {
         if event == Event::Kept {
             self.signals.kept.store(true, Relaxed);

@@ -36,6 +36,5 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         Shared::Umask => println!("a store in {}", of.store),
         Shared::Group => println!("a store in {}, which its group reads and writes", of.store),
         Shared::All => println!("a store in {}, which its group writes and everybody reads", of.store),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }

@@ -10,7 +10,7 @@ use super::answer::done::Submitted;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{bytes, cells, flops, seconds};
-use super::work::Work;
+use super::work::GivenWork;
 use super::{home, progress};
 use crate::cluster::{
     self, ArrayRequest, ArtifactCall, Binary, JobEnd, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs,
@@ -21,6 +21,7 @@ use crate::exec::{self, RunSettings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
+use crate::quantity::Gigabytes;
 use crate::stage::{self, Cost};
 use ghostlab_store::{ClaimResult, Shadow, Store};
 
@@ -70,34 +71,34 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let Command::Slurm(arguments) = command;
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     // Of a dry run nothing is left: what it makes, it makes elsewhere.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
     let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
-    let work = Work::of(&arguments.asked, arguments.no_gate, tried)?;
-    let engine = settled(arguments.asked.engine(), &work.grid)?;
+    let work = GivenWork::of(&arguments.asked, arguments.no_gate, tried)?;
+    let engine = settled(arguments.asked.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let preflight = Preflight::of(&work, settings, tried)?;
-    let submission = &preflight.submission;
-    if preflight.complete == submission.cells {
+    let PreparedSubmission { submission, answer, device_memory } = PreparedSubmission::of(&work, settings, tried)?;
+    let submission = &submission;
+    if answer.complete == submission.cells {
         let said = format!(
             "all {} are stored: nothing is submitted; `ghostlab run` writes the results",
             cells(submission.cells)
         );
-        return told(&preflight, Vec::new(), None, 0, &said);
+        return told(answer, &said);
     }
 
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
     let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
-    let cpus = arguments.asked.threads().or(profile.cpus).unwrap_or(1);
+    let cpus = arguments.asked.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
     // Jobs beside the weights, and what the program itself and cached files take.
-    let memory = arguments.limits.memory().unwrap_or(preflight.memory);
+    let memory = arguments.limits.memory.map_or(answer.memory_bytes, Gigabytes::bytes);
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
     let program = [absolute(&program(&submission.binary, arguments.dry_run, &store)?)?];
     let own = [arguments.limits.words(memory), words(engine)].concat();
-    let gres = gres(engine, preflight.device_memory, settings, &profile)?;
+    let gres = gres(engine, device_memory, settings, &profile)?;
     let script = JobScript {
         submission,
         workers: ArrayRequest { workers, at_a_time },
@@ -119,17 +120,17 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         );
     }
     let text = script.render(&folder)?;
-    let memory_said = bytes(preflight.memory);
+    let memory_said = bytes(answer.memory_bytes);
     note!(
         "{}: {} of {} to run, {} left to do; about {memory_said} of memory for a worker, {} of disk",
         submission.name,
-        submission.cells - preflight.complete,
+        submission.cells - answer.complete,
         cells(submission.cells),
-        flops(preflight.left),
-        bytes(preflight.disk),
+        flops(answer.left_flop),
+        bytes(answer.disk_bytes),
     );
     if arguments.dry_run {
-        return told(&preflight, Vec::new(), Some(text.clone()), 0, text.trim_end());
+        return told(Submitted { script: Some(text.clone()), ..answer }, text.trim_end());
     }
     let name = format!("submit-{}", submission.plan);
     let ClaimResult::Mine(_lease) = store.claim(&name)? else {
@@ -147,7 +148,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
             said.push(format!("its report was not submitted yet: it is job {report}"));
             jobs.push(report);
         }
-        return told(&preflight, jobs, None, 0, &said.join("\n"));
+        return told(Submitted { jobs, ..answer }, &said.join("\n"));
     }
     submission.keep(&store)?;
     submission.put_script(&store, &text)?;
@@ -158,46 +159,28 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         submission.id,
         folder.display()
     );
-    let code = told(&preflight, vec![array, report], Some(text), workers, &said)?;
+    let code = told(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &said)?;
     note!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
     Ok(code)
 }
 
 /// Tells what was submitted, to people as what was `said`.
-fn told(found: &Preflight, jobs: Vec<String>, script: Option<String>, workers: usize, said: &str) -> Result<ExitCode> {
-    let Preflight { submission, complete, left, memory, disk, .. } = found;
-    let submitted = Submitted {
-        id: submission.id.clone(),
-        name: submission.name.clone(),
-        cells: submission.cells,
-        complete: *complete,
-        left_flop: *left,
-        memory_bytes: *memory,
-        disk_bytes: *disk,
-        workers,
-        jobs,
-        script,
-    };
-    answer::show(submitted, Answer::SubmitSlurm, |_| println!("{said}"))?;
-    Ok(ExitCode::SUCCESS)
+fn told(answer: Submitted, said: &str) -> Result<ExitCode> {
+    answer::show(answer, Answer::SubmitSlurm, |_| println!("{said}"))
 }
 
 /// What is known before anything is submitted.
-struct Preflight {
+struct PreparedSubmission {
     submission: Submission,
-    /// Cells of which everything is stored.
-    complete: usize,
-    left: f64,
-    /// Bytes that a worker takes with all weights of the largest backbone.
-    memory: u64,
-    /// The same on another device.
+    /// What is told where nothing is submitted; its memory is that of a worker with all weights of the largest backbone.
+    answer: Submitted,
+    /// The same memory on another device.
     device_memory: u64,
-    disk: u64,
 }
 
-impl Preflight {
+impl PreparedSubmission {
     /// Checks and tokenises everything, as a run would before its first job.
-    fn of(work: &Work, settings: RunSettings, store: &Store) -> Result<Self> {
+    fn of(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<Self> {
         let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
         let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
         if let Some(gate) = work.gate() {
@@ -228,7 +211,19 @@ impl Preflight {
         let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
         let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
         let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
-        Ok(Self { submission, complete, left, memory, device_memory, disk })
+        let answer = Submitted {
+            id: submission.id.clone(),
+            name: submission.name.clone(),
+            cells: submission.cells,
+            complete,
+            left_flop: left,
+            memory_bytes: memory,
+            disk_bytes: disk,
+            workers: 0,
+            jobs: Vec::new(),
+            script: None,
+        };
+        Ok(Self { submission, answer, device_memory })
     }
 }
 
@@ -351,8 +346,7 @@ fn worker_words(
     let mut words = vec!["worker".into(), file];
     words.extend(["--store".into(), absolute(store.root())?, "--slurm".into()]);
     words.extend(["--threads".into(), cpus.to_string()]);
-    let retries =
-        if arguments.limits.retries() > 0 { arguments.limits.retries() } else { profile.retries.unwrap_or(0) };
+    let retries = if arguments.limits.retries > 0 { arguments.limits.retries } else { profile.retries.unwrap_or(0) };
     words.extend(["--retries".into(), retries.to_string()]);
     if let Some(idle) = profile.idle_exit {
         words.extend(["--idle-exit".into(), idle.to_string()]);
@@ -364,7 +358,7 @@ fn worker_words(
 fn report_words(
     submission: &Submission,
     store: &Store,
-    work: &Work,
+    work: &GivenWork,
     engine: EngineRequest,
     arguments: &Arguments,
 ) -> Result<Vec<String>> {

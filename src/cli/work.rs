@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::grid_args::GridArgs;
-use super::home;
 use super::stop::AGAIN;
+use super::{home, needs};
 use crate::artifact::{self, Artifact, Gated, ResultsFolder};
 use crate::cluster::{JobEnd, Submission};
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
 
 /// A grid, and what belongs to it where it is an artifact's.
-pub(super) struct Work {
+pub(super) struct GivenWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
     pub(super) gated: Gated,
@@ -23,21 +23,21 @@ pub(super) struct Work {
     pub(super) overrides: Vec<String>,
 }
 
-impl Work {
+impl GivenWork {
     /// What is asked for: a grid file, an artifact's file or name, or a submission's file.
     ///
     /// # Errors
     /// A mistake in the grid; a submission of another program or of other inputs.
     pub(super) fn of(asked: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
-        if Submission::is_one(asked.file()) {
-            return Self::frozen(&Submission::read(asked.file())?, store);
+        if let Some(submission) = asked.submission()? {
+            return Self::frozen(&submission, store);
         }
         let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
-            let (mut grid, overrides) = (asked.grid()?, asked.overrides().to_vec());
-            artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?;
+            let (mut grid, overrides) = (asked.grid()?, asked.overrides.clone());
+            artifact::hold(&mut grid, &needs::hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
-        Self::of_artifact(artifact, asked.profile(), asked.overrides(), no_gate, store)
+        Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
     }
 
     /// An artifact's grid, and what the gate asks before it.
@@ -51,7 +51,7 @@ impl Work {
         no_gate: bool,
         store: &Store,
     ) -> Result<Self> {
-        let hash = |file: &Path| store.input(file).map(|input| input.sha256().to_owned());
+        let hash = needs::hash(store);
         let mut grid = artifact.grid(profile, overrides)?;
         artifact::identify(&mut grid, &hash)?;
         let gated = match no_gate {
@@ -94,11 +94,11 @@ impl Work {
 ///
 /// # Errors
 /// What is refused, or a file that cannot be hashed.
-pub(super) fn check(file: &Path, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
-    if Submission::is_one(file) {
-        return Submission::read(file)?.check(store);
+pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
+    if let Some(submission) = asked.submission()? {
+        return submission.check(store);
     }
-    let hash = |file: &Path| store.input(file).map(|input| input.sha256().to_owned());
+    let hash = needs::hash(store);
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
@@ -113,10 +113,10 @@ pub(super) fn run_folder(
     results: Option<&PathBuf>,
 ) -> Result<ResultsFolder> {
     let results = home::below(results, "results", Some(asked.file()));
-    let overrides = submission.map_or(asked.overrides(), |of| &of.overrides);
+    let overrides = submission.map_or(&asked.overrides, |of| &of.overrides);
     let is_artifact = submission.is_none() && Artifact::read(asked.file())?.is_some();
     let overrides = effective(overrides, grid, || asked.plain())?;
-    let description = RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, asked.engine())?;
+    let description = RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, asked.engine.request())?;
     Ok(ResultsFolder::new(&results, description))
 }
 
@@ -135,6 +135,11 @@ pub(super) fn artifact_folder(
     let overrides = effective(overrides, grid, plain)?;
     let description = RunDescription::of(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
     Ok(ResultsFolder::new(results, description))
+}
+
+/// What a run differs in from the artifact as it is described.
+pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
+    if target.as_described() { Vec::new() } else { target.description().parts() }
 }
 
 /// Refuses to put the results of a submission in the place of those of a later run with other settings or other inputs.

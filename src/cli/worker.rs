@@ -10,7 +10,7 @@ use super::answer::done::{WorkEnd, WorkerEnd};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{cells, seconds};
-use super::work::{Work, noted};
+use super::work::{GivenWork, noted};
 use super::{progress, stop};
 use crate::artifact::{self, Artifact};
 use crate::cluster;
@@ -78,24 +78,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Works; its exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
-    arguments.asked.start_threads()?;
+    arguments.asked.threads.start()?;
     let signals = stop::Signals::watch()?;
     let worked = worked(arguments, &signals);
     let spent = seconds(clock.elapsed().as_secs_f64());
     let ended = |end, [cells, complete, failed]: [Option<usize>; 3]| {
         let ended = WorkerEnd { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
-        if arguments.events { Ok(()) } else { answer::show(ended, Answer::Worker, |_| {}) }
+        if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
     };
     match worked {
         Ok(worked) => {
             note!("{} after {spent}", said(worked));
-            match worked {
-                Worked::Left => ended(WorkEnd::Left, [None; 3])?,
-                Worked::Done { cells, complete, failed } => {
-                    ended(WorkEnd::Done, [cells, complete, failed].map(Some))?;
-                }
-            }
-            Ok(0)
+            let (end, counts) = match worked {
+                Worked::Left => (WorkEnd::Left, [None; 3]),
+                Worked::Done { cells, complete, failed } => (WorkEnd::Done, [cells, complete, failed].map(Some)),
+            };
+            ended(end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}: what is done is stored, and its claims are given back");
@@ -120,14 +118,14 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 /// Works, and says what came of it. The store is closed after: its claims are given back.
 fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     let store = arguments.asked.store()?;
-    let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
+    let work = GivenWork::of(&arguments.asked, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
-    let reporter = stop::Watched { inner: &*reporter, signals };
+    let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let terms =
-        WorkerLimits { retries: arguments.limits.retries(), idle_exit: arguments.idle_exit.map(Duration::from_secs) };
+        WorkerLimits { retries: arguments.limits.retries, idle_exit: arguments.idle_exit.map(Duration::from_secs) };
     let part = WorkedGrid {
         store: &store,
-        settings: arguments.limits.settings(arguments.asked.engine()),
+        settings: arguments.limits.settings(arguments.asked.engine.request()),
         terms,
         reporter: &reporter,
         stop: signals,

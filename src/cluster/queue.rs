@@ -96,7 +96,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
     let text = told("sbatch", &arguments, WORKING).map_err(|silent| NotTaken {
-        absent: matches!(silent, Silent::Absent(_)),
+        absent: matches!(silent, SilentCommand::Absent(_)),
         error: Error::missing("sbatch did not take the job")
             .at(script)
             .found(silent.reason())
@@ -132,13 +132,13 @@ pub fn scontrol_requeue() -> Result<(), String> {
 }
 
 /// Why a command said nothing of use.
-enum Silent {
+enum SilentCommand {
     /// It cannot be started.
     Absent(String),
     Failed(String),
 }
 
-impl Silent {
+impl SilentCommand {
     fn reason(self) -> String {
         let (Self::Absent(reason) | Self::Failed(reason)) = self;
         reason
@@ -147,17 +147,17 @@ impl Silent {
 
 /// What a command says on standard output within a time.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
-    told(program, arguments, within).map_err(Silent::reason)
+    told(program, arguments, within).map_err(SilentCommand::reason)
 }
 
-fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, Silent> {
+fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, SilentCommand> {
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = spawned.map_err(|error| Silent::Absent(format!("{program}: {error}")))?;
+    let mut child = spawned.map_err(|error| SilentCommand::Absent(format!("{program}: {error}")))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (sender, receiver) = mpsc::channel();
     // Of its own, so that a command that hangs with its pipes open keeps nobody.
@@ -175,12 +175,12 @@ fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, S
     let Ok((said, told)) = receiver.recv_timeout(within) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(Silent::Failed(format!("{program} did not answer within {} s", within.as_secs())));
+        return Err(SilentCommand::Failed(format!("{program} did not answer within {} s", within.as_secs())));
     };
     match child.wait() {
         Ok(status) if status.success() => Ok(said),
-        Ok(status) => Err(Silent::Failed(format!("{program}: {status}: {}", told.trim()))),
-        Err(error) => Err(Silent::Failed(format!("{program}: {error}"))),
+        Ok(status) => Err(SilentCommand::Failed(format!("{program}: {status}: {}", told.trim()))),
+        Err(error) => Err(SilentCommand::Failed(format!("{program}: {error}"))),
     }
 }
 

@@ -153,6 +153,11 @@ impl SubmittedJobs {
     }
 }
 
+fn pretty(what: &impl Serialize) -> Result<String> {
+    serde_json::to_string_pretty(what)
+        .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))
+}
+
 /// The layout of the file.
 const FORMAT: u64 = 1;
 
@@ -224,9 +229,7 @@ impl Submission {
         for folder in [folder.join(JobEnd::LOGS), folder.join(JobEnd::FOLDER)] {
             store.make_folder(&folder)?;
         }
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
-        store.put_file(&folder.join(Self::FILE), text.as_bytes())?;
+        store.put_file(&folder.join(Self::FILE), pretty(self)?.as_bytes())?;
         Ok(folder)
     }
 
@@ -369,8 +372,6 @@ impl Submission {
     }
 
     fn note(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
-        let text = serde_json::to_string_pretty(jobs)
-            .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
-        store.put_file(&self.folder(store).join(Self::JOBS), text.as_bytes())
+        store.put_file(&self.folder(store).join(Self::JOBS), pretty(jobs)?.as_bytes())
     }
 }

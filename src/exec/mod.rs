@@ -6,7 +6,6 @@ mod harness_samples;
 mod overview;
 mod preflight;
 mod preflight_limits;
-mod prepare;
 mod record;
 mod run;
 mod sample;
@@ -16,8 +15,7 @@ mod time_left;
 
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
-pub use preflight::{Preflight, Where, preflight};
-pub use prepare::prepare;
+pub use preflight::{Preflight, Where, preflight, prepare};
 pub use record::{Recorder, RunRecord, RunState};
 pub use run::{Worked, run, stored, work};
 pub use sample::{

@@ -18,7 +18,6 @@ use ghostlab_store::{InventoryItem, Store};
 pub(super) fn on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.coming(), estimate.cost.inodes);
     let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
-    let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
     let lacks = |of: String, found: String| {
         Err(Error::missing("the store's disk has not enough room for this grid")
             .at(store.room().display().to_string())
@@ -27,7 +26,9 @@ pub(super) fn on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<(
             .hint("`ghostlab cache gc` shows what could go; or name another folder with --store"))
     };
     match free {
-        (Some(bytes), _) if bytes < wanted.0 => lacks(gigabytes(wanted.0), gigabytes(bytes)),
+        (Some(bytes), _) if bytes < wanted.0 => {
+            lacks(format!("{:.1} GB", wanted.0 as f64 / 1e9), format!("{:.1} GB", bytes as f64 / 1e9))
+        }
         (_, Some(inodes)) if inodes < wanted.1 => {
             lacks(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))
         }
@@ -45,13 +46,12 @@ pub(super) fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, fre
         let wanted = lacking.clone().map(bytes).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|of| bytes(of)).filter(|_| wanted > most);
         if let Some(largest) = largest {
-            let shown = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
             return Err(Error::missing("the texts to draw have more tokens than memory holds")
                 .at(format!("backbone {}, the largest of them {}", backbone.name, largest.calibration))
-                .expected(format!("{} for their tokens", shown(wanted)))
+                .expected(format!("{} for their tokens", gigabytes(wanted)))
                 .found(match limit {
-                    Some(_) => format!("{} by --memory", shown(most)),
-                    None => format!("{} free", shown(most)),
+                    Some(_) => format!("{} by --memory", gigabytes(most)),
+                    None => format!("{} free", gigabytes(most)),
                 })
                 .hint("fewer or shorter `sequences`, of a calibration or of `finetune`"));
         }
@@ -67,7 +67,7 @@ pub(super) fn for_jobs(
     limit: Option<u64>,
     free: Option<u64>,
 ) -> Result<()> {
-    let jobs = backbone.jobs().map(|job| (job, backbone.lacking(job, state))).filter(|(_, own)| !own.is_empty());
+    let jobs = backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, own)| !own.is_empty());
     let bytes = jobs.map(|(job, own)| (job.group.bytes)(backbone, &own)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
     // Of the weights no more than the largest part has to be there, and of what is generated one prompt's keys and values.
@@ -89,7 +89,6 @@ pub(super) fn in_store(
     let Some(limit) = limit else { return Ok(()) };
     let look = || Ok::<_, Error>(Quota::of(plan, store, &store.reserved_by_others()?, limit, coming));
     let note = |text| reporter.event(Event::Note { text });
-    let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
     let mut quota = look()?;
     if !quota.going.is_empty() {
         let clearing = wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
@@ -115,6 +114,10 @@ pub(super) fn in_store(
     Ok(())
 }
 
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
+}
+
 /// What the largest job of a backbone takes when it runs alone, in bytes.
 #[derive(Debug)]
 struct MemoryNeed<'a> {
@@ -131,15 +134,14 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
     if limit.or(free).is_none_or(|most| wanted <= most) {
         return Ok(());
     }
-    let shown = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
-    let told = |(bytes, what): (Option<u64>, &str)| Some(format!("{} {what}", shown(bytes?)));
+    let told = |(bytes, what): (Option<u64>, &str)| Some(format!("{} {what}", gigabytes(bytes?)));
     let error = Error::missing("a job needs more memory than it may have")
         .at(format!("backbone {}", needs.backbone))
         .expected(format!(
             "{}: {} for the weights, {} for activations and operators",
-            shown(wanted),
-            shown(needs.weights),
-            shown(needs.beside)
+            gigabytes(wanted),
+            gigabytes(needs.weights),
+            gigabytes(needs.beside)
         ))
         .found([(limit, "by --memory"), (free, "free")].map(told).into_iter().flatten().collect::<Vec<_>>().join("; "));
     // As much as it takes, and not rounded below it.

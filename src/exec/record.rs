@@ -20,10 +20,11 @@ use crate::work::lock::lock;
 use ghostlab_store::Store;
 
 /// How a run stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
     /// Under way, or its process has died.
+    #[default]
     Running,
     /// Every cell has a result.
     Complete,
@@ -34,7 +35,7 @@ pub enum RunState {
 }
 
 /// What is known of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// The process in the store's terms.
     pub process: String,
@@ -158,23 +159,12 @@ impl<'a> Recorder<'a> {
             command: machine::command(),
             started: now(),
             updated: now(),
-            stage: RunState::Running,
             cells: grid.cells.len(),
-            complete: 0,
-            scores: 0,
-            scored: 0,
-            failures: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            flops: 0.0,
-            flops_done: 0.0,
-            seconds_left: None,
-            seconds: 0.0,
-            engine: None,
             machine: Some(machine::identity(DeviceName::Cpu).to_string()),
             worker: results.is_none(),
             host: owner::host(),
             scheduler_job: machine::scheduler_job(),
-            plan: None,
+            ..RunRecord::default()
         };
         // A process may run more than one grid.
         static RECORDS: AtomicU64 = AtomicU64::new(0);

@@ -243,7 +243,7 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
         let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
         let mut before = Vec::new();
         for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
-            let mut own = backbone.lacking(job, state);
+            let mut own = state.lacking(backbone, job);
             if own.is_empty() {
                 continue;
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use super::preflight::{Preflight, Where, preflight};
 use super::run::{attempt, context};
 use crate::criterion::Selection;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
 use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
@@ -178,7 +178,7 @@ pub fn sample(
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
         for job in backbone.jobs().filter(|job| job.group.order == Order::First) {
-            let own = backbone.lacking(job, &state);
+            let own = state.lacking(backbone, job);
             let tools = Tools { run: &context, models: &models, programs: &programs };
             while !own.is_empty() && attempt(&plan, &tools, backbone, job, &own, &mut None)? == Progressed::Busy {
                 context.pause()?;
@@ -207,7 +207,7 @@ fn cell(context: &Context<'_>, variant: &Variant, scores: Vec<SampledScores>) ->
     })
 }
 
-type Scores = BTreeMap<usize, Vec<SampledScores>>;
+type ScoresByCell = BTreeMap<usize, Vec<SampledScores>>;
 
 fn scores(
     context: &Context<'_>,
@@ -216,18 +216,12 @@ fn scores(
     backbone: &BackbonePlan,
     draw: &Draw<'_>,
     computed: &mut Computed,
-) -> Result<Scores> {
+) -> Result<ScoresByCell> {
     let mut members: Vec<(&Variant, Program)> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
-        match programs.of(context, backbone, variant) {
-            Ok(program) => members.push((variant, program)),
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
-                context.fail(variant.cell, error.one_line());
-            }
-            Err(error) => return Err(error),
-        }
+        members.extend(programs.or_failed(context, backbone, variant)?.map(|program| (variant, program)));
     }
-    let mut all = Scores::new();
+    let mut all = ScoresByCell::new();
     if members.is_empty() {
         return Ok(all);
     }

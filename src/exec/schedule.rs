@@ -43,7 +43,8 @@ pub(super) trait TaskHooks: Sync {
     fn idle(&self) -> Result<()>;
 }
 
-struct Queue {
+#[derive(Default)]
+struct TaskQueue {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
     /// Those of the waiting that others were at.
@@ -61,15 +62,7 @@ struct Queue {
 /// # Errors
 /// The first error of a task: those that run go on to their end, no other begins.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
-    let state = Mutex::new(Queue {
-        waiting: (0..tasks.len()).collect(),
-        running: BTreeSet::new(),
-        busy: BTreeSet::new(),
-        chosen: None,
-        loaded: BTreeSet::new(),
-        idling: false,
-        error: None,
-    });
+    let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
     let work = || {
         let mut now = lock(&state);
@@ -130,7 +123,7 @@ fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],
     limits: Limits,
-    now: &mut Queue,
+    now: &mut TaskQueue,
     head: &dyn TaskHooks,
 ) -> Option<usize> {
     let pending = |other: &usize| now.waiting.contains(other) || now.running.contains(other);

@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use crate::work::event::{Event, Work, WorkKind};
 
 /// Pieces that run alike: of one backbone, of one kind.
-type Group = (String, WorkKind);
+type RateGroup = (String, WorkKind);
 
 /// Follows the events of one run. Floating-point operations are the cost model's, seconds are of whatever clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
-    pieces: BTreeMap<String, Piece>,
-    rates: BTreeMap<Group, Rate>,
-    jobs: BTreeMap<usize, Running>,
+    pieces: BTreeMap<String, PlanPiece>,
+    rates: BTreeMap<RateGroup, MeasuredRate>,
+    jobs: BTreeMap<usize, RunningJob>,
     /// When the last event came, and what has been going on since.
-    last: Option<(f64, Option<Group>)>,
+    last: Option<(f64, Option<RateGroup>)>,
 }
 
 #[derive(Debug, Clone)]
-struct Piece {
-    group: Group,
+struct PlanPiece {
+    group: RateGroup,
     planned: f64,
     /// What jobs of it have begun, and what is done of that.
     begun: f64,
@@ -29,13 +29,13 @@ struct Piece {
 
 /// What this process did, and how long it was at it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rate {
+struct MeasuredRate {
     flops: f64,
     seconds: f64,
 }
 
 #[derive(Debug, Clone)]
-struct Running {
+struct RunningJob {
     work: String,
     flops_per_token: f64,
 }
@@ -53,7 +53,7 @@ impl TimeLeft {
         let mut at = self.last.take().and_then(|(_, group)| group);
         match event {
             Event::Planned { work, .. } => {
-                let piece = |work: &Work| Piece {
+                let piece = |work: &Work| PlanPiece {
                     group: (work.backbone.clone(), work.kind),
                     planned: work.flops,
                     begun: 0.0,
@@ -64,7 +64,7 @@ impl TimeLeft {
             }
             Event::Started(job) => {
                 let flops_per_token = job.flops / job.tokens.max(1) as f64;
-                self.jobs.insert(job.id, Running { work: job.work.clone(), flops_per_token });
+                self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
                 if let Some(piece) = self.pieces.get_mut(&job.work) {
                     piece.begun += job.flops;
                     // A text has one job, and by now the cuts are known that the plan had to guess.
@@ -117,7 +117,7 @@ impl TimeLeft {
     /// How much of the plan is done, by whomever: 0 to 1.
     pub fn share(&self) -> f64 {
         let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
-        let left: f64 = self.pieces.values().map(Piece::left).sum();
+        let left: f64 = self.pieces.values().map(PlanPiece::left).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
@@ -128,7 +128,7 @@ impl TimeLeft {
             return (!self.pieces.is_empty()).then_some(0.0);
         }
         let all = self.rate(|_| true)?;
-        let of = |piece: &Piece| {
+        let of = |piece: &PlanPiece| {
             let same = || self.rate(|group| *group == piece.group);
             let kind = || self.rate(|group| group.1 == piece.group.1);
             piece.left() / same().or_else(kind).unwrap_or(all)
@@ -137,8 +137,8 @@ impl TimeLeft {
     }
 
     /// Operations a second over some groups, where any of them was at work.
-    fn rate(&self, of: impl Fn(&Group) -> bool) -> Option<f64> {
-        let mut sum = Rate::default();
+    fn rate(&self, of: impl Fn(&RateGroup) -> bool) -> Option<f64> {
+        let mut sum = MeasuredRate::default();
         for (_, rate) in self.rates.iter().filter(|(group, _)| of(group)) {
             sum.flops += rate.flops;
             sum.seconds += rate.seconds;
@@ -147,7 +147,7 @@ impl TimeLeft {
     }
 }
 
-impl Piece {
+impl PlanPiece {
     fn left(&self) -> f64 {
         if self.over { 0.0 } else { (self.planned - self.done).max(AT_LEAST * self.planned) }
     }

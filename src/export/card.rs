@@ -25,7 +25,7 @@ use ghostlab_store::About;
 const TEMPLATE: &str = include_str!("card.md");
 
 /// What the card is written from.
-pub(super) struct Facts<'a> {
+pub(super) struct CardFacts<'a> {
     pub(super) grid: &'a Grid,
     pub(super) result: &'a CellResult,
     pub(super) backbone: &'a BackbonePlan,
@@ -40,7 +40,7 @@ pub(super) struct Facts<'a> {
 
 /// What the template knows.
 #[derive(Serialize)]
-struct Values {
+struct CardValues {
     cell: String,
     backbone: String,
     /// `org/name` on the hub.
@@ -89,7 +89,7 @@ struct CalibrationText {
 ///
 /// # Errors
 /// None that a caller could mend.
-pub(super) fn card(facts: &Facts<'_>) -> Result<String> {
+pub(super) fn card(facts: &CardFacts<'_>) -> Result<String> {
     let values = values(facts)?;
     let failed = |error: minijinja::Error| Error::job("the model card cannot be made").found(format!("{error:#}"));
     let mut templates = Environment::new();
@@ -104,14 +104,14 @@ pub(super) fn card(facts: &Facts<'_>) -> Result<String> {
         .map_err(failed)
 }
 
-fn values(facts: &Facts<'_>) -> Result<Values> {
-    let Facts { grid, result, backbone, layout, deployed, form, numbers, evidence } = facts;
+fn values(facts: &CardFacts<'_>) -> Result<CardValues> {
+    let CardFacts { grid, result, backbone, layout, deployed, form, numbers, evidence } = facts;
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|of| of.hub.as_ref());
     let method = cell.recovery.as_ref();
     let source =
         |name: &str| recovery::described().into_iter().find(|of| of.name == name).map(|of| of.source.to_owned());
-    Ok(Values {
+    Ok(CardValues {
         cell: cell.to_string(),
         backbone: cell.backbone.clone(),
         base_model: hub.map(|of| of.repository.split('@').next().unwrap_or_default().to_owned()),

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, INDEX, Layout, MODELING, trimmed};
@@ -49,18 +51,22 @@ pub struct Form {
 }
 
 /// What was written.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Exported {
+    /// Where it was written: a folder, or a GGUF file.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
     pub folder: PathBuf,
     /// Of its weights.
     pub bytes: u64,
+    /// Numbers that its weights hold.
     pub parameters: u64,
     /// Whether a Python file has to be trusted for it to load.
     pub needs_code: bool,
 }
 
 /// What goes into a folder.
-pub(super) struct Contents<'a> {
+pub(super) struct FolderContents<'a> {
     pub(super) layout: &'a Layout,
     pub(super) config: &'a Config,
     /// The backbone's folder.
@@ -107,7 +113,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
 /// is left then.
 pub(super) fn write(
     output: &OutputFolder,
-    contents: &Contents<'_>,
+    contents: &FolderContents<'_>,
     form: &Form,
     stop: &AtomicBool,
 ) -> Result<Exported> {
@@ -132,8 +138,8 @@ pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
     }
 }
 
-fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -> Result<()> {
-    let Contents { layout, config, source, card, result } = contents;
+fn fill(draft: &Path, contents: &FolderContents<'_>, form: &Form, stop: &AtomicBool) -> Result<()> {
+    let FolderContents { layout, config, source, card, result } = contents;
     let files = layout.write(draft, form.shard, &mut |_| {
         fault::here("export");
         match stop.load(Relaxed) {
@@ -144,10 +150,7 @@ fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
     }
-    let own = match gguf_config(source)? {
-        Some(own) => own,
-        None => object(&source.join("config.json"))?,
-    };
+    let own = config_of(source)?;
     let generation = generation(source, &own)?;
     let trimmed = trimmed(own, config, layout, form.dtype);
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
@@ -199,16 +202,16 @@ fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     if settings.is_empty() { Ok(()) } else { put(draft, name, pretty(&Value::Object(settings))?.as_bytes()) }
 }
 
-/// The config of a GGUF file; none where the source is a folder.
-fn gguf_config(source: &Path) -> Result<Option<Map<String, Value>>> {
-    if !is_gguf(source) {
-        return Ok(None);
+/// What a backbone's config says.
+pub(super) fn config_of(source: &Path) -> Result<Map<String, Value>> {
+    let file = parts::config(source);
+    if !is_gguf(&file) {
+        return object(&file);
     }
-    let config = crate::model::gguf_config(source)?;
-    Ok(config.as_object().cloned())
+    Ok(crate::model::gguf_config(&file)?.as_object().cloned().unwrap_or_default())
 }
 
-fn object(file: &Path) -> Result<Map<String, Value>> {
+pub(super) fn object(file: &Path) -> Result<Map<String, Value>> {
     let malformed = |found: String| Error::bad_input("malformed JSON").at(file.display().to_string()).found(found);
     serde_json::from_slice(&regular::read(file)?).map_err(|error| malformed(error.to_string()))
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use candle_core::quantized::gguf_file::Value as Entry;
 use serde_json::Value;
 
-use super::folder::enough_room;
-use super::{Exported, Exporter, Made};
+use super::folder::{config_of, enough_room, object};
+use super::{Exported, Exporter, MadeCell};
 use crate::checkpoint::{GgufText, GgufType, fits_gguf};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ impl Exporter<'_> {
         path: &Path,
         numbers: GgufType,
     ) -> Result<(Exported, Vec<String>)> {
-        self.made(grid, cell, &mut |Made { layout, backbone, result, inputs, .. }| {
+        self.made(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
             let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;
@@ -94,9 +94,9 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
         Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string())
     };
     let tokenizer: Value = serde_json::from_slice(&corpus::description(&file)?).map_err(malformed)?;
-    let own = config_of(backbone)?;
+    let own = Value::Object(config_of(backbone)?);
     let settings = match parts::beside(backbone, "tokenizer_config.json") {
-        file if file.is_file() => serde_json::from_slice(&regular::read(&file)?).map_err(malformed)?,
+        file if file.is_file() => Value::Object(object(&file)?),
         _ => Value::Null,
     };
     let special = |name: &str| {
@@ -119,14 +119,4 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     };
     entries.extend(template.map(|text| ("tokenizer.chat_template".to_owned(), Entry::String(text))));
     Ok((entries, notes))
-}
-
-/// What a backbone's config says.
-fn config_of(backbone: &Path) -> Result<Value> {
-    let file = parts::config(backbone);
-    if is_gguf(&file) {
-        return crate::model::gguf_config(&file);
-    }
-    serde_json::from_slice(&regular::read(&file)?)
-        .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))
 }

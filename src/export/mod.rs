@@ -47,8 +47,8 @@ impl Exporter<'_> {
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
         let numbers = self.numbers(grid, &grid.cells[cell])?;
-        self.made(grid, cell, &mut |Made { layout, backbone, result, deployed, inputs }| {
-            let card = card::card(&card::Facts {
+        self.made(grid, cell, &mut |MadeCell { layout, backbone, result, deployed, inputs }| {
+            let card = card::card(&card::CardFacts {
                 grid,
                 result,
                 backbone,
@@ -58,13 +58,14 @@ impl Exporter<'_> {
                 numbers: numbers.clone(),
                 evidence: self.evidence.clone(),
             })?;
-            let made = folder::Contents { layout, config: &backbone.config, source: &backbone.folder, card, result };
+            let made =
+                folder::FolderContents { layout, config: &backbone.config, source: &backbone.folder, card, result };
             inputs.guarded(&[&backbone.folder], || folder::write(&output, &made, &self.form, self.stop))
         })
     }
 
     /// Makes what a cell consists of, as far as that is not stored, and hands it on.
-    fn made<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(Made<'_>) -> Result<T>) -> Result<T> {
+    fn made<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let own = made_of(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
@@ -78,7 +79,7 @@ impl Exporter<'_> {
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
         let deployed = merged(deployed, &backbone.config)?;
         let layout = Layout::of(&backbone.config, &backbone.folder, &deployed, self.form.dtype)?;
-        then(Made { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
+        then(MadeCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 
     /// The cell's numbers beside its dense backbone's, as far as they are stored; none where the cell was not scored.
@@ -99,7 +100,7 @@ impl Exporter<'_> {
 }
 
 /// What a cell is written from.
-struct Made<'a> {
+struct MadeCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,
     result: &'a CellResult,

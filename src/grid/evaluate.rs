@@ -17,7 +17,7 @@ use crate::metric::PromptName;
 use crate::tasks::Bos;
 
 /// What every variant is scored on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluate {
     /// Perplexity, protocol `windows`; one column of the table each.
     pub perplexity: Vec<Perplexity>,

@@ -60,7 +60,7 @@ pub use entry_kind::EntryKind;
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
 pub use method::{Method, MethodAxis};
 pub use name::give as give_names;
-pub use named::{BackboneFile, backbone_files, names_around};
+pub use named::{BackboneFile, backbone_files, folders_around, names_around};
 pub use need::{Around, Found, HubSource, Need};
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};

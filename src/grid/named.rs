@@ -153,6 +153,12 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     files.into_iter().map(read).collect()
 }
 
+/// The folders in which what a grid names is looked for, whether or not they are there.
+pub fn folders_around(grid: &Path) -> Vec<PathBuf> {
+    let folders = Library::around(grid).folders;
+    folders.iter().flat_map(|folder| EntryKind::ALL.map(|kind| folder.join(kind.key()))).collect()
+}
+
 /// The names of a kind that a grid at `grid` would find a file for.
 pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
     Library::around(grid).names(kind).map(str::to_owned).collect()

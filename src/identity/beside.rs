@@ -12,8 +12,8 @@ use ghostlab_store::canonical;
 /// Of each of these variants of one backbone a hash over all of them, as they are unlike that one. What is changed in all of
 /// them alike changes none of these.
 pub fn beside(all: &[&Identity]) -> Vec<String> {
-    let all: Vec<Parts> = all.iter().map(|of| parts(of)).collect();
-    let of = |own: &Parts| {
+    let all: Vec<VariantParts> = all.iter().map(|of| parts(of)).collect();
+    let of = |own: &VariantParts| {
         let told: BTreeSet<String> = all.iter().map(|other| told(own, other)).collect();
         sha256::of_bytes(told.into_iter().collect::<Vec<_>>().join("\n"))
     };
@@ -21,9 +21,9 @@ pub fn beside(all: &[&Identity]) -> Vec<String> {
 }
 
 /// Cut, repair and calibration, each field as canonical JSON; the rest is the backbone's.
-type Parts = [Option<BTreeMap<String, String>>; 3];
+type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
-fn parts(of: &Identity) -> Parts {
+fn parts(of: &Identity) -> VariantParts {
     [
         of.cut.as_deref().and_then(fields),
         of.repair.as_deref().and_then(fields),
@@ -39,7 +39,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
 }
 
 /// What the other one has that this one has not so, and what it lacks of this one.
-fn told(own: &Parts, other: &Parts) -> String {
+fn told(own: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     let part = |(own, other): (&Option<_>, &Option<_>)| match (own, other) {
         (one, other) if one == other => "the same".to_owned(),

@@ -20,7 +20,7 @@ use crate::identity::{
 use crate::latency::Rounds;
 use crate::model::{EngineChoice, WeightType};
 use crate::recovery::{self, Recovery};
-use crate::stage::tokens::{self, RequestsOf};
+use crate::stage::tokens;
 use crate::tasks::{self, Task};
 use crate::work::inputs::{BackboneFiles, Inputs};
 use ghostlab_definitions::metric::Output;
@@ -28,7 +28,7 @@ use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
-pub(super) struct Contents<'a> {
+pub(super) struct BackboneContents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
     files: &'a BackboneFiles,
@@ -38,7 +38,7 @@ pub(super) struct Contents<'a> {
     batch_tokens: usize,
 }
 
-impl<'a> Contents<'a> {
+impl<'a> BackboneContents<'a> {
     pub(super) fn new(
         grid: &'a Grid,
         inputs: &'a Inputs,
@@ -69,11 +69,15 @@ impl<'a> Contents<'a> {
         &self.calibrated
     }
 
+    fn hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
+        files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
+    }
+
     /// A text, whose shards are shuffled by `seed` where it is streamed.
     fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_of(seed)?;
-        let read = files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+        let read = self.hashes(&files)?;
         let (column, rule) = (entry.column.clone(), entry.rule.clone());
         let format = files.first().map_or(Ok(""), |file| corpus::format(file))?.to_owned();
         Ok(match &entry.stream {
@@ -109,9 +113,8 @@ impl<'a> Contents<'a> {
     pub(super) fn task(&self, used: &TaskUse) -> Result<(MeasureId, Key)> {
         let data = &self.grid.tasks[&used.name];
         let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-        let files: Vec<PathBuf> = task.files(&data.path)?;
-        let formats = files.iter().map(|file| row_format(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
-        let rows = files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+        let files = task.files(&data.path)?;
+        let (rows, formats) = (self.hashes(&files)?, formats(&files)?);
         let (limit, bos) = (self.inputs.limit(used)?, used.bos.to_string());
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = match used.max_length {
@@ -119,18 +122,11 @@ impl<'a> Contents<'a> {
             None => tasks::max_length(&config, Some(&tokenizer_config))?,
         };
         let prefix = prefix_token(&tokenizer_config, &config).map(|(_, token)| json!(token));
-        let of = RequestsOf {
-            task: task.name,
-            task_version: task.version,
-            rows: &rows,
-            formats: &formats,
-            limit,
-            bos: &bos,
-            max_length,
-            prefix: prefix.as_ref(),
-            tokenizer: &self.files.tokenizer,
-        };
-        let tokens = tokens::of_requests(&used.name, &of);
+        let asked = json!({
+            "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": limit, "bos": bos,
+            "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
+        });
+        let tokens = tokens::of_requests(&used.name, asked);
         let measure = MeasureId::Task {
             task: task.name.to_owned(),
             version: task.version,
@@ -151,14 +147,10 @@ impl<'a> Contents<'a> {
     pub(super) fn defined(&self, used: &DefinitionUse) -> Result<(MeasureId, Key)> {
         let of = &self.grid.definitions[&used.name];
         let (definition, how) = (&of.definition, &used.how);
-        let hashes =
-            |files: &[PathBuf]| files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<_>>();
-        let formats =
-            |files: &[PathBuf]| files.iter().map(|file| row_format(file).map(str::to_owned)).collect::<Result<_>>();
         let count = definition.shots(how.shots);
         let shots = (count > 0).then(|| -> Result<ShotsId> {
             let files = of.example_files(how);
-            Ok(ShotsId { count, seed: how.seed, rows: hashes(files)?, formats: formats(files)? })
+            Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? })
         });
         let chat = how.chat.map(|multiturn| -> Result<ChatId> {
             let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
@@ -170,7 +162,7 @@ impl<'a> Contents<'a> {
         let documents = of.files(definition.evaluated());
         let measure = MeasureId::Defined {
             asks: sha256::of_bytes(definition.asks()),
-            rows: hashes(documents)?,
+            rows: self.hashes(documents)?,
             formats: formats(documents)?,
             shots: shots.transpose()?,
             chat: chat.transpose()?,
@@ -190,6 +182,10 @@ impl<'a> Contents<'a> {
         }
         Ok((measure, tokens::of_definition(&used.name, &asked)))
     }
+}
+
+fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
+    files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
 /// A prompt's times on this machine's device, measured among the variants that the hash is of ([`identity::beside`](crate::identity::beside)).

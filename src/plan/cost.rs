@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid, Method};
 use crate::model::{Load, Operator, Program, Trie};
-use crate::stage::operator::{Needs, Wanted};
+use crate::stage::operator::{Needs, WantedRepair};
 use crate::stage::{
     Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, operator, scores, tokens, trial,
 };
@@ -247,14 +247,14 @@ fn middle(layers: usize, depth: usize) -> Vec<usize> {
 
 /// The perplexities that a criterion measures on one calibration, each without some layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trials {
+pub struct TrialCount {
     /// The criterion as the grid writes it.
     pub criterion: String,
     pub needed: usize,
     pub stored: usize,
 }
 
-impl Trials {
+impl TrialCount {
     /// Those of a backbone's calibration, criterion by criterion.
     pub fn of(
         plan: &Plan<'_>,
@@ -311,7 +311,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
             let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
             let start = backbone.config.layers.saturating_sub(cell.depth) / 2;
             let regions = known.or_else(|| guess.then(|| vec![(start, start + cell.depth)]));
-            Some(Wanted { criterion, recovery, cut: backbone.cut(cell.depth), regions })
+            Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), regions })
         })
     };
     let (kept, now) = (Needs::of(wanted(true)).exact, Needs::of(wanted(false)));

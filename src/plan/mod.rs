@@ -3,7 +3,6 @@
 
 mod contents;
 mod cost;
-mod jobs;
 mod kept;
 mod outline;
 mod quota;
@@ -15,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use crate::stage::Job;
-pub use cost::{Estimate, JobCost, Trials, batch_bytes, job_costs, place_holder, weights_budget};
+pub use cost::{Estimate, JobCost, TrialCount, batch_bytes, job_costs, place_holder, weights_budget};
 pub use kept::{KeepSet, engines_of};
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 pub use quota::Quota;

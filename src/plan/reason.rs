@@ -73,14 +73,14 @@ impl fmt::Display for Reason {
 }
 
 /// A stored key taken apart.
-struct Parts {
+struct KeyParts {
     leaves: Leaves,
     inputs: BTreeSet<String>,
 }
 
 /// Finds reasons by comparing with what is stored.
 pub struct Reasons {
-    stored: HashMap<&'static str, Vec<Parts>>,
+    stored: HashMap<&'static str, Vec<KeyParts>>,
     /// Of each stored artifact and each of its fields: everything but that field, and its inputs' names → the artifact.
     nearly: HashMap<(&'static str, u64), usize>,
 }
@@ -96,7 +96,7 @@ impl Reasons {
 
     /// Of all that is stored but these keys.
     fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
-        let (mut stored, mut nearly) = (HashMap::<_, Vec<Parts>>::new(), HashMap::new());
+        let (mut stored, mut nearly) = (HashMap::<_, Vec<KeyParts>>::new(), HashMap::new());
         for InventoryItem { found, hash, .. } in store.entries() {
             let Found::Whole(artifact) = found else { continue };
             if used.contains(hash.as_str()) {
@@ -104,7 +104,7 @@ impl Reasons {
             }
             let key = &artifact.meta().key;
             let Some(kind) = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
-            let parts = Parts { leaves: leaves(key), inputs: inputs(key) };
+            let parts = KeyParts { leaves: leaves(key), inputs: inputs(key) };
             let of_kind = stored.entry(kind.name()).or_default();
             for field in parts.leaves.keys() {
                 nearly.insert((kind.name(), all_but(&parts, field)), of_kind.len());
@@ -126,7 +126,7 @@ impl Reasons {
         let kind = key.kind().name();
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
         let readable = key.readable();
-        let wanted = Parts { leaves: leaves(&readable), inputs: inputs(&readable) };
+        let wanted = KeyParts { leaves: leaves(&readable), inputs: inputs(&readable) };
         let single = wanted.leaves.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
         let nearest = match single {
             Some(&index) => Some(differences(&stored[index].leaves, &wanted.leaves)),
@@ -182,7 +182,7 @@ fn leaves(key: &Value) -> Leaves {
     found
 }
 
-fn all_but(of: &Parts, field: &Aspect) -> u64 {
+fn all_but(of: &KeyParts, field: &Aspect) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hash = DefaultHasher::new();
     field.hash(&mut hash);
@@ -219,8 +219,8 @@ mod tests {
         Key::new(stage::operator::KIND, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
     }
 
-    fn parts(key: &Key) -> Parts {
-        Parts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
+    fn parts(key: &Key) -> KeyParts {
+        KeyParts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
     }
 
     /// The reason for a key in a store that holds these.

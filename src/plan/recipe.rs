@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::contents::{self, Contents};
+use super::contents::{self, BackboneContents};
 use super::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
 use crate::criterion::Criterion;
 use crate::distill::Finetune;
@@ -41,7 +41,7 @@ impl BackbonePlan {
         config.notes.extend(rounding_told(&config));
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
-        let contents = Contents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
+        let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
@@ -55,7 +55,7 @@ impl BackbonePlan {
         let of_trainings = own.iter().map(|(_, cell)| training_text(cell));
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
         let (dense, calibrated) = (contents.dense().clone(), contents.calibrated().clone());
-        let mut known = Known { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
+        let mut known = PlannedParts { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
         for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
             if known.calibrations.contains_key(&calibration) {
                 continue;
@@ -153,35 +153,20 @@ impl BackbonePlan {
         each.for_each(|(variant, timed)| (variant.latencies, variant.prompts) = timed);
     }
 
-    fn variant(&self, index: usize, cell: &Cell, known: &mut Known) -> Result<Variant> {
-        let Known { dense, calibrated, calibrations, cuts } = known;
+    fn variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
+        let PlannedParts { dense, calibrated, calibrations, cuts } = known;
         let calibrating = self.calibrated().keyed();
         let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
             let key = |of: &Evaluation| {
                 let what = Arc::new(identity.measured(&of.measure));
-                Arc::new(if of.generates {
-                    generations::key(self.keyed(), operator, &of.tokens, &what)
-                } else {
-                    scores::key(self.keyed(), operator, &of.tokens, of.subject.draw(), &what)
-                })
+                let kind = if of.generates { generations::KIND } else { scores::KIND };
+                Arc::new(scores::key(kind, self.keyed(), operator, &of.tokens, of.subject.draw(), &what))
             };
             self.evaluations.iter().map(key).collect()
         };
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
-            let scores = score(dense, None);
-            return Ok(Variant {
-                cell: index,
-                identity: Arc::new(dense.clone()),
-                calibration: None,
-                selection: None,
-                operator: None,
-                fitted: 0,
-                trained: None,
-                scores,
-                latencies: Vec::new(),
-                prompts: Vec::new(),
-            });
+            return Ok(Variant { scores: score(dense, None), ..Variant::whole(index, dense.clone()) });
         };
         let place = calibrations.get(calibration).copied();
         let place = place.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
@@ -207,7 +192,7 @@ impl BackbonePlan {
             calibration: Some(Arc::clone(&plan.identity)),
             ..whole.clone()
         };
-        let identity = Arc::new(of(dense, repair.clone()));
+        let identity = of(dense, repair.clone());
         let solved = Arc::new(of(calibrated, RepairId { training: None, ..repair.clone() }));
         let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).about(&solved);
         let operator = Arc::new(operator);
@@ -224,16 +209,13 @@ impl BackbonePlan {
         let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
         let scores = score(&identity, Some(runs_with));
         Ok(Variant {
-            cell: index,
-            identity,
             calibration: Some(place),
             selection: Some(selection),
             operator: Some(operator),
             fitted: repair.fitted,
             trained,
             scores,
-            latencies: Vec::new(),
-            prompts: Vec::new(),
+            ..Variant::whole(index, identity)
         })
     }
 
@@ -252,7 +234,7 @@ impl BackbonePlan {
 }
 
 /// What a backbone's cells share.
-struct Known {
+struct PlannedParts {
     /// The whole backbone.
     dense: Identity,
     /// The one that repairs are computed with.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{Plan, Variant};
+use super::{BackbonePlan, Job, Plan, Variant};
 use crate::criterion::Selection;
 use crate::error::Error;
 use crate::stage::{Stage, selection};
@@ -95,6 +95,11 @@ impl StoreState {
         self.by_hash
             .values()
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
+    }
+
+    /// The variants of a backbone for which a job has something to make.
+    pub fn lacking<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
+        backbone.variants.iter().filter(|variant| job.made(variant).into_iter().any(|key| !self.has(key))).collect()
     }
 
     /// Whether nothing is left to do for a variant but for what each machine makes for itself.

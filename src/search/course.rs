@@ -92,14 +92,8 @@ fn race(
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
     let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|of| of.used).sum();
     let everyone = layers(racers.iter().map(|of| &of.route));
-    let mut spent = Spent {
-        items: 0.0,
-        all_items: (all * racers.len()) as f64,
-        layers: 0.0,
-        all_layers: all as f64 * everyone,
-        judged_items: 0.0,
-        judged_layers: 0.0,
-    };
+    let (all_items, all_layers) = ((all * racers.len()) as f64, all as f64 * everyone);
+    let mut spent = Spent { all_items, all_layers, ..Spent::default() };
     let (mut rounds, mut before) = (Vec::new(), 0);
     for round in 0..count {
         let alive: Vec<usize> = (0..racers.len()).filter(|&of| racers[of].fate == Fate::Survived).collect();

@@ -149,7 +149,7 @@ pub struct Judged {
 }
 
 /// What a search cost, and what scoring all candidates on all items would have.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spent {
     /// Items that were scored, counted for each candidate.
     pub items: f64,

@@ -3,7 +3,7 @@
 use super::found::{Fate, Judged, Spent};
 use super::laboratory::{Laboratory, dense};
 use super::race::mean_of_means;
-use super::racer::{Racer, repairs};
+use super::racer::Racer;
 use super::route::{Route, layers};
 use super::track::{Gains, Stratum, Track, evaluate, score, take};
 use crate::error::Result;
@@ -67,7 +67,7 @@ pub(super) fn judgement(
         result.ok()?;
         let mut gains: Vec<Gains> = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect();
         take(&mut gains, tracks, &own.evaluate, result)?;
-        routes.push(Route::of(result.layers, &result.removed, &repairs(&result.boundaries)));
+        routes.push(Route::of(result.layers, &result.removed, &result.boundaries));
         by_cell.push((&result.cell, gains));
     }
     let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();

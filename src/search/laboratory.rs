@@ -37,23 +37,9 @@ pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, Eng
     Ok((of.config.clone(), of.engine))
 }
 
-/// Nothing to score.
-pub(super) fn nothing() -> Evaluate {
-    Evaluate {
-        perplexity: Vec::new(),
-        tasks: Vec::new(),
-        definitions: Vec::new(),
-        groups: Vec::new(),
-        latency: Vec::new(),
-        metrics: Vec::new(),
-    }
-}
-
 /// The grid with nothing to score.
 pub(super) fn bare(grid: &Grid) -> Grid {
-    let mut bare = grid.clone();
-    bare.evaluate = nothing();
-    bare
+    Grid { evaluate: Evaluate::default(), ..grid.clone() }
 }
 
 /// The whole backbone of a grid.
@@ -71,9 +57,7 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Re
 
 /// The grid with only the prompt's time to measure.
 pub(super) fn timed(grid: &Grid, spec: &Search) -> Grid {
-    let mut timed = bare(grid);
-    timed.evaluate.latency = vec![spec.prompt];
-    timed
+    Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
 /// Runs a grid of times; reads what is stored of it where none are measured.

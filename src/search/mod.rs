@@ -11,7 +11,6 @@
 //! | `course`, `judgement` | a search from its candidates to its end; what is scored on items that the race never saw |
 //! | `found` | what came of it: plain data, for screen, files and page |
 //! | `report` | its tables as rows of texts, and what it cost in words |
-//! | `simulation` | races on scores that are known already |
 
 mod candidates;
 mod costs;
@@ -24,7 +23,6 @@ mod racer;
 mod report;
 mod route;
 mod schedule;
-mod simulation;
 mod track;
 
 pub use candidates::{parts, shallowest};
@@ -34,6 +32,5 @@ pub use found::{Candidate, Fate, Found, Judged, LeftOut, Objective, Round, Score
 pub use laboratory::{Laboratory, took};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
 pub use report::markdown;
-pub use route::{Place, Repair, Route, layers};
+pub use route::{Route, layers};
 pub use schedule::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, judged};
-pub use simulation::{KnownObjective, KnownScores, Simulated, simulate};

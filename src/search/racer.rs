@@ -5,14 +5,13 @@ use super::costs::Costs;
 use super::found::{Candidate, Fate, LeftOut};
 use super::laboratory::{Laboratory, bare};
 use super::race::mean_of_means;
-use super::route::{Place, Repair, Route};
+use super::route::Route;
 use super::track::{Gains, Track, score};
 use crate::error::Result;
 use crate::exec::stored_program;
 use crate::grid::{Cell, Grid, Search};
 use crate::model::deployed;
 use crate::significance::stratified::Stratified;
-use crate::stage::operator::{BoundaryResult, PlacedRepair};
 
 /// A candidate on its way.
 pub(super) struct Racer {
@@ -80,7 +79,7 @@ pub(super) fn solved(
     }
     let kept = candidates::without_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
     for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| kept.contains(cell)) {
-        let route = Route::of(result.layers, &result.removed, &repairs(&result.boundaries));
+        let route = Route::of(result.layers, &result.removed, &result.boundaries);
         match racers.iter_mut().find(|of| of.route == route) {
             Some(same) => same.same.push(cell.name),
             None => racers.push(Racer {
@@ -96,18 +95,6 @@ pub(super) fn solved(
         }
     }
     Ok(racers)
-}
-
-pub(super) fn repairs(boundaries: &[BoundaryResult]) -> Vec<Repair> {
-    let repair = |of: &BoundaryResult| {
-        let place = match of.placed? {
-            PlacedRepair::Stream => Place::Stream,
-            PlacedRepair::Mlp => Place::Mlp,
-            PlacedRepair::AttentionAndMlp => Place::AttentionAndMlp,
-        };
-        Some(Repair { start: of.region.0, operator: of.operator.clone()?, place })
-    };
-    boundaries.iter().filter_map(repair).collect()
 }
 
 /// The best of the survivors on the first objective; of equals the first.

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use crate::stage::operator::{BoundaryResult, PlacedRepair};
+
 /// A candidate's way through the layers. Steps are equal when they compute the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
@@ -10,42 +12,28 @@ pub struct Route {
     steps: Vec<(u64, u32)>,
 }
 
-/// What stands at a cut: a layer, and what its operator is; none where layers are only removed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Repair {
-    /// The first removed layer of its region.
-    pub start: usize,
-    pub operator: String,
-    pub place: Place,
-}
-
-/// Where a repair stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    Stream,
-    /// On the MLP branch of the layer before.
-    Mlp,
-    /// On both branches of the layer before.
-    AttentionAndMlp,
-}
-
 impl Route {
     /// Of a backbone of so many layers without those that are removed.
-    pub fn of(layers: usize, removed: &[usize], repairs: &[Repair]) -> Self {
+    pub fn of<'b>(layers: usize, removed: &[usize], boundaries: &'b [BoundaryResult]) -> Self {
         let before = |start: usize| (0..start).rev().find(|layer| !removed.contains(layer));
+        let repair = |of: &'b BoundaryResult| Some((of.region.0, of.placed?, of.operator.as_deref()?));
+        let repairs: Vec<(usize, PlacedRepair, &str)> = boundaries.iter().filter_map(repair).collect();
         let edits = |layer: usize, both: bool| -> Vec<&str> {
-            let own = |of: &&Repair| match of.place {
-                Place::Stream => false,
-                Place::Mlp => !both && before(of.start) == Some(layer),
-                Place::AttentionAndMlp => before(of.start) == Some(layer),
+            let own = |(start, placed, _): &&(usize, PlacedRepair, &str)| match placed {
+                PlacedRepair::Stream => false,
+                PlacedRepair::Mlp => !both && before(*start) == Some(layer),
+                PlacedRepair::AttentionAndMlp => before(*start) == Some(layer),
             };
-            repairs.iter().filter(own).map(|of| of.operator.as_str()).collect()
+            repairs.iter().filter(own).map(|(.., operator)| *operator).collect()
         };
         let mut route = Self::default();
         for layer in 0..layers {
             // What has no layer before it scales the stream itself.
-            let here = |of: &&Repair| of.start == layer && (of.place == Place::Stream || before(layer).is_none());
-            repairs.iter().filter(here).for_each(|of| route.push(&("operator", &of.operator), 0));
+            for (start, placed, operator) in &repairs {
+                if *start == layer && (*placed == PlacedRepair::Stream || before(layer).is_none()) {
+                    route.push(&("operator", operator), 0);
+                }
+            }
             if !removed.contains(&layer) {
                 route.push(&("attention", layer, edits(layer, true)), 1);
                 route.push(&("mlp", layer, edits(layer, false)), 1);
@@ -79,33 +67,39 @@ pub fn layers<'a>(routes: impl IntoIterator<Item = &'a Route>) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::PlacedRepair::{AttentionAndMlp, Mlp, Stream};
     use super::*;
 
-    fn repair(start: usize, operator: &str, place: Place) -> Repair {
-        Repair { start, operator: operator.to_owned(), place }
+    fn repair(start: usize, operator: &str, placed: PlacedRepair) -> BoundaryResult {
+        let result = json!({
+            "region": [start, start + 1], "operator": operator, "placed": placed, "notes": [], "losses": [], "solve_seconds": 0.0,
+            "boundary_mae": 0.0, "boundary_mae_by_channel": [], "delta_norm": 0.0, "relative_residual": 0.0, "m_norm": 0.0, "m_symmetric_norm": 0.0,
+            "m_antisymmetric_norm": 0.0,
+        });
+        serde_json::from_value(result).unwrap()
     }
 
     #[test]
     fn what_is_shared_counts_once_until_the_last_that_shares_it_has_left() {
         // By hand: 10 layers without 3 to 5; 3 are shared by all, 4 stand behind each operator.
-        let cut = |repairs: &[Repair]| Route::of(10, &[3, 4, 5], repairs);
-        let [plain, one, two] =
-            [cut(&[]), cut(&[repair(3, "a", Place::Stream)]), cut(&[repair(3, "b", Place::Stream)])];
+        let cut = |repairs: &[BoundaryResult]| Route::of(10, &[3, 4, 5], repairs);
+        let [plain, one, two] = [cut(&[]), cut(&[repair(3, "a", Stream)]), cut(&[repair(3, "b", Stream)])];
         assert_eq!(layers([&plain]), 7.0);
         assert_eq!(layers([&plain, &one, &two]), 3.0 + 3.0 * 4.0);
         assert_eq!(layers([&one, &one]), 7.0);
         let other = Route::of(10, &[8, 9], &[]);
         assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
         // A map of the MLP shares the attention before it; one of both branches shares neither.
-        assert_eq!(layers([&plain, &cut(&[repair(3, "a", Place::Mlp)])]), 2.5 + 2.0 * 4.5);
-        assert_eq!(layers([&plain, &cut(&[repair(3, "a", Place::AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
+        assert_eq!(layers([&plain, &cut(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
+        assert_eq!(layers([&plain, &cut(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
         assert_eq!(layers([]), 0.0);
     }
 
     #[test]
     fn equal_contents_are_one_route() {
-        let cut =
-            |operator: &str| Route::of(4, &[0, 2], &[repair(0, "x", Place::Mlp), repair(2, operator, Place::Stream)]);
+        let cut = |operator: &str| Route::of(4, &[0, 2], &[repair(0, "x", Mlp), repair(2, operator, Stream)]);
         assert_eq!(cut("a"), cut("a"));
         assert_ne!(cut("a"), cut("b"));
     }

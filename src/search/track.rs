@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::found::Score;
-use super::laboratory::{Laboratory, dense, nothing};
+use super::laboratory::{Laboratory, dense};
 use super::schedule::{FIRST_DOCUMENTS, FIRST_WINDOWS, Schedule, judged};
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Where};
@@ -106,7 +106,7 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
             }
         }
     }
-    Evaluate { perplexity, tasks, ..nothing() }
+    Evaluate { perplexity, tasks, ..Evaluate::default() }
 }
 
 /// Appends a candidate's new gains, in the order of the draws.

@@ -269,8 +269,12 @@ impl Spool for Drafts {
 }
 
 fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
-    Error::missing("cannot write calibration activations")
-        .at(site.to_string())
+    no_room("cannot write calibration activations", error).at(site.to_string())
+}
+
+/// What is written while a pass goes on cannot be.
+pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
+    Error::missing(what)
         .found(error.to_string())
         .hint("free some room on the store's disk, or name another folder with --store")
 }

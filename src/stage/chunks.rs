@@ -9,10 +9,9 @@ use parts::{ChunkClaim, ChunkGroup, ChunkSweep, ScoredVariant, Tries, Unflushed}
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
-use crate::stage::answers;
 use crate::work::backbone::BackbonePlan;
+use crate::work::calibration_job::Hold;
 use crate::work::context::Context;
-use crate::work::hold::Hold;
 use crate::work::known_objects::AllStored;
 use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
@@ -23,7 +22,7 @@ mod parts;
 mod stored;
 
 pub(crate) use parts::ChunkState;
-pub use stored::{KIND, journal, read};
+pub use stored::{GeneratedText, KIND, journal, read, store_texts, texts};
 use stored::{VALUES, bytes};
 pub(super) use stored::{dense, files, is_claim, scored};
 
@@ -402,7 +401,7 @@ fn put_scored(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mu
             None => {
                 packed.push(run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes(&values))]));
             }
-            Some(answers) => answers::store(run.store, &candidate.key, candidate.seconds, &answers)?,
+            Some(answers) => store_texts(run.store, &candidate.key, candidate.seconds, &answers)?,
         }
     }
     if !packed.is_empty() {

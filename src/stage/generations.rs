@@ -1,12 +1,8 @@
 //! What a variant answers to a task: a text for each prompt.
 
-use std::sync::Arc;
-
-pub use super::answers::{GeneratedEnd, GeneratedText, read, store};
-use super::chunks::scored;
-use super::{KeyedBackbone, Stage, Words, scores};
-use crate::identity::Identity;
-use ghostlab_store::{Key, ObjectKind};
+pub use super::chunks::{GeneratedText, store_texts as store, texts as read};
+use super::{Stage, Words, scores};
+use ghostlab_store::ObjectKind;
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
@@ -17,23 +13,18 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// The answers of a variant.
-pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Arc<Key>, what: &Arc<Identity>) -> Key {
-    let of = scored(backbone, operator);
-    let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
-    let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
-    Key::new(KIND, of, parents).named(backbone.name).about(what)
-}
-
 #[cfg(test)]
 mod tests {
-    use ghostlab_store::{Lookup, Store};
+    use std::sync::Arc;
+
+    use ghostlab_store::{Key, Lookup, Store};
     use serde_json::json;
 
     use super::*;
     use crate::generate::{End, Generation};
     use crate::model::CPU;
-    use crate::stage::{WORDS, tokens};
+    use crate::stage::chunks::scored;
+    use crate::stage::{KeyedBackbone, WORDS, tokens};
 
     #[test]
     fn answers_come_back_to_the_byte_and_are_no_scores() {

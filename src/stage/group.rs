@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::chunks::ChunkState;
 use super::program::Programs;
 use super::tokens::Text;
+use super::{GROUPS, Stage, Words};
 use crate::error::Result;
 use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::context::Context;
@@ -82,6 +83,27 @@ impl Job {
 
     pub fn is_alone(self) -> bool {
         matches!(self.group.order, Order::Alone(_))
+    }
+}
+
+impl BackbonePlan {
+    /// Its jobs, in the order in which they begin.
+    pub fn jobs(&self) -> impl Iterator<Item = Job> {
+        let of = |group: &'static Group| (0..(group.places)(self)).map(move |place| Job { group, place });
+        GROUPS.into_iter().flat_map(of)
+    }
+
+    /// What a variant is made from, in order: the job that makes it, what it is called, and its key.
+    pub fn parts<'v>(&self, of: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
+        let made = self.jobs().flat_map(|job| job.made(of).into_iter().map(move |key| (job, key)));
+        made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
+    }
+}
+
+impl Variant {
+    /// Its artifacts that any machine may make for all.
+    pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.keys().filter(|key| !Stage::is_here(key))
     }
 }
 

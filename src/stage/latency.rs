@@ -10,7 +10,7 @@ use super::group::{Going, Group, Order, Tools};
 use super::payload::{from_json, to_json};
 use super::program::Programs;
 use super::{Cost, KeyedBackbone, Stage, Words};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
 use crate::identity::{Identity, MeasureId};
@@ -165,7 +165,7 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let (config, choice) = (&backbone.config, backbone.engine);
-    let comparison = Comparison { run, config, choice, engine: &*engine, prompt, decode, label: &label, memory };
+    let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, decode, label: &label, memory };
     let results = comparison.results(&candidates)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
@@ -191,14 +191,8 @@ fn candidates(
 ) -> Result<Vec<TimedVariant>> {
     let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
     for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
-        let program = match programs.of(run, backbone, variant) {
-            Ok(program) => deployed(&program, &backbone.config).program,
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
-                run.fail(variant.cell, error.one_line());
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
+        let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
+        let program = deployed(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[place]);
         // Two cells may be one variant.
         if !seen.insert(key.hash().to_string()) {
@@ -213,7 +207,7 @@ fn candidates(
 
 /// The times of a session, taken program by program.
 struct SessionTimes<'a> {
-    of: &'a Comparison<'a>,
+    of: &'a TimedComparison<'a>,
     first: usize,
     timed: std::vec::IntoIter<Timed>,
 }
@@ -229,7 +223,7 @@ impl SessionTimes<'_> {
 }
 
 /// One comparison.
-struct Comparison<'a> {
+struct TimedComparison<'a> {
     run: &'a Context<'a>,
     config: &'a Config,
     choice: EngineChoice,
@@ -242,7 +236,7 @@ struct Comparison<'a> {
     memory: u64,
 }
 
-impl Comparison<'_> {
+impl TimedComparison<'_> {
     fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
         let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();

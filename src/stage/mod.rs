@@ -3,7 +3,6 @@
 //! none.
 
 pub mod activations;
-pub mod answers;
 pub mod calibration;
 pub(crate) mod chunks;
 pub mod distilled;
@@ -277,8 +276,8 @@ mod tests {
         for repair in [None, Some(&operator)] {
             let hashes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)].map(|weights| {
                 let backbone = KeyedBackbone { weights, ..backbone };
-                let scored = scores::key(backbone, repair, &tokens, None, &what).hash().to_owned();
-                [scored, generations::key(backbone, repair, &tokens, &what).hash().to_owned()]
+                let scored = scores::key(scores::KIND, backbone, repair, &tokens, None, &what).hash().to_owned();
+                [scored, scores::key(generations::KIND, backbone, repair, &tokens, None, &what).hash().to_owned()]
             });
             assert_eq!(hashes.iter().flatten().collect::<BTreeSet<_>>().len(), 6, "{repair:?}");
         }

@@ -58,7 +58,7 @@ pub fn spans(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iter
 }
 
 /// A variant that lacks its operators, as far as its layers are chosen.
-pub struct Wanted<'a> {
+pub struct WantedRepair<'a> {
     pub criterion: &'a dyn Criterion,
     pub recovery: &'a dyn Recovery,
     pub cut: PruneSpec<'a>,
@@ -79,9 +79,9 @@ pub struct Needs {
 }
 
 impl Needs {
-    pub fn of<'a>(group: impl IntoIterator<Item = Wanted<'a>>) -> Self {
+    pub fn of<'a>(group: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
         let mut needs = Self::default();
-        for Wanted { criterion, recovery, cut, regions } in group {
+        for WantedRepair { criterion, recovery, cut, regions } in group {
             let sites = |regions| spans(recovery, regions).flat_map(|span| recovery.sites(span));
             match regions {
                 Some(regions) => needs.exact.extend(sites(regions)),

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use super::{operator, selection};
 use crate::criterion::Selection;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Program, whole};
 use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::context::Context;
@@ -72,6 +72,25 @@ impl Programs {
         let program = operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)?;
         lock(&self.programs).insert(operator.hash().to_string(), program.clone());
         Ok(program)
+    }
+
+    /// The same; where there is none, its cell has failed.
+    ///
+    /// # Errors
+    /// What stops the whole run.
+    pub(crate) fn or_failed(
+        &self,
+        run: &Context<'_>,
+        backbone: &BackbonePlan,
+        variant: &Variant,
+    ) -> Result<Option<Program>> {
+        match self.of(run, backbone, variant) {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                run.fail(variant.cell, error.one_line());
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
     }
 
     /// The program of a backbone as its folder has it.

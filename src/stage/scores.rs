@@ -11,7 +11,7 @@ use super::operator;
 use super::program::Programs;
 use super::tokens::{self, Text, defined};
 use super::{Cost, KeyedBackbone, Member, Stage, Words, trial};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
 use crate::grid::Draw;
@@ -25,8 +25,7 @@ use crate::work::context::Context;
 use crate::work::event::WorkKind;
 use crate::work::known_objects::AllStored;
 use crate::work::progress::Progressed;
-use ghostlab_store::Key;
-use ghostlab_store::Lookup;
+use ghostlab_store::{Key, Lookup, ObjectKind};
 
 pub use super::chunks::{KIND, journal, read};
 
@@ -45,8 +44,9 @@ pub(super) const WORDS: Words = Words {
     },
 };
 
-/// The scores of a variant on some tokens, or on a part of them.
+/// The scores of a variant on some tokens, or on a part of them; or what else is made of them.
 pub fn key(
+    kind: ObjectKind,
     backbone: KeyedBackbone<'_>,
     operator: Option<&Arc<Key>>,
     tokens: &Arc<Key>,
@@ -59,7 +59,7 @@ pub fn key(
     }
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
-    Key::new(KIND, of, parents).named(backbone.name).about(what)
+    Key::new(kind, of, parents).named(backbone.name).about(what)
 }
 
 /// What scoring all variants takes, whose trie `all` is, and what of it is `missing`.
@@ -160,7 +160,7 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants:
         if run.known_objects.has(run.store, own) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *own) {
             continue;
         }
-        let whole = key(backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
+        let whole = key(KIND, backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
         if let Lookup::Whole(object) = run.store.look(&whole) {
             known.push((own, read(&object)?));
         }
@@ -238,13 +238,7 @@ fn program(
 ) -> Result<Option<Program>> {
     let mut found = None;
     for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
-        match programs.of(run, backbone, variant) {
-            Ok(program) => found = Some(program),
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
-                run.fail(variant.cell, error.one_line());
-            }
-            Err(error) => return Err(error),
-        }
+        found = programs.or_failed(run, backbone, variant)?.or(found);
     }
     Ok(found)
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::operator::{Needs, Wanted};
+use super::operator::{Needs, WantedRepair};
 use super::payload::{from_json, to_json};
 use super::trial::{self, Trials};
 use super::{KeyedBackbone, Stage, Words, activations};
@@ -158,7 +158,7 @@ impl<'a> Selections<'a> {
                 Picked::Waiting => None,
             };
             let (criterion, recovery) = (&*slot.criterion, &*recovery.as_ref()?.rule);
-            Some(Wanted { criterion, recovery, cut: slot.cut, regions })
+            Some(WantedRepair { criterion, recovery, cut: slot.cut, regions })
         }))
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::activations::{KeptActivations, ROWS, range, rows_key};
+use super::activations::{KeptActivations, ROWS, no_room, range, rows_key};
 use super::{Check, Family, KeyedBackbone, Member, Stage, tokens};
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
 use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
@@ -101,17 +101,8 @@ impl TrainingData {
         let sites = BTreeSet::from([site]);
         let shards: Vec<Range<usize>> = shape.shards().collect();
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
-        let text = CalibrationJob {
-            models: job.models,
-            run,
-            backbone,
-            engine: std::sync::Arc::clone(&job.engine),
-            tokens: text_tokens,
-            windows,
-            label: label.clone(),
-            shape,
-            hold: job.hold,
-        };
+        let engine = Arc::clone(&job.engine);
+        let text = CalibrationJob { engine, tokens: text_tokens, windows, label: label.clone(), shape, ..*job };
         // The text may be another calibration's, which clears up after itself.
         let pin = run.store.pin(shards.iter().map(|shard| rows_key(&text, site, shard)));
         let mut kept = KeptActivations::default();
@@ -235,7 +226,5 @@ impl Spool for Both {
 }
 
 fn unwritten(error: &std::io::Error) -> Error {
-    Error::missing("cannot write what a training reads")
-        .found(error.to_string())
-        .hint("free some room on the store's disk, or name another folder with --store")
+    no_room("cannot write what a training reads", error)
 }

@@ -54,23 +54,9 @@ pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value)
     Key::new(KIND, of, []).named(corpus)
 }
 
-/// What a task's requests are made of.
-#[derive(Serialize)]
-pub struct RequestsOf<'a> {
-    pub task: &'a str,
-    pub task_version: u32,
-    pub rows: &'a [String],
-    pub formats: &'a [String],
-    pub limit: Option<f64>,
-    pub bos: &'a str,
-    pub max_length: usize,
-    pub prefix: Option<&'a Value>,
-    pub tokenizer: &'a str,
-}
-
-/// The key of a task's requests. `name` is what the grid calls the task.
-pub fn of_requests(name: &str, of: &RequestsOf<'_>) -> Key {
-    Key::new(KIND, json!(of), []).named(name)
+/// The key of a task's requests, of all that they are made of. `name` is what the grid calls the task.
+pub fn of_requests(name: &str, of: Value) -> Key {
+    Key::new(KIND, of, []).named(name)
 }
 
 /// The key of what a definition asks. `name` is what the grid calls its task.
@@ -184,8 +170,7 @@ pub struct TaskTokens {
 /// Stores the requests of a task: their ids, the lengths of input and continuation of what is scored together, and what its
 /// documents are judged by, with its name.
 fn store_requests(
-    store: &Store,
-    key: &Key,
+    to: defined::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
     judged_by: (&str, Vec<u8>),
     seconds: f64,
@@ -195,7 +180,7 @@ fn store_requests(
     let eval_set = MultipleChoiceEval::new(&choices, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
-    put(store, key, seconds, &payloads)
+    put(to.store, to.key, seconds, &payloads)
 }
 
 fn places(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {

@@ -196,6 +196,22 @@ impl CalibrationPlan {
 }
 
 impl Variant {
+    /// One of which nothing has to be made.
+    pub(crate) fn whole(cell: usize, identity: Identity) -> Self {
+        Self {
+            cell,
+            identity: Arc::new(identity),
+            calibration: None,
+            selection: None,
+            operator: None,
+            fitted: 0,
+            trained: None,
+            scores: Vec::new(),
+            latencies: Vec::new(),
+            prompts: Vec::new(),
+        }
+    }
+
     /// All its artifacts, in the order in which they are made.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.repairs().chain(&self.scores).chain(&self.latencies)

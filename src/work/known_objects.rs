@@ -25,10 +25,10 @@ pub(crate) enum AllStored {
 }
 
 #[derive(Default)]
-pub(crate) struct KnownObjects(Mutex<Known>);
+pub(crate) struct KnownObjects(Mutex<ObjectSets>);
 
 #[derive(Default)]
-struct Known {
+struct ObjectSets {
     there: HashSet<String>,
     /// Something was there that is not what was written: whether it is made anew, only reading tells.
     damaged: HashSet<String>,
@@ -38,7 +38,7 @@ struct Known {
 
 impl KnownObjects {
     pub(crate) fn new(there: HashSet<String>, damaged: HashSet<String>) -> Self {
-        Self(Mutex::new(Known { there, damaged, listed: HashMap::new() }))
+        Self(Mutex::new(ObjectSets { there, damaged, listed: HashMap::new() }))
     }
 
     /// It was read or written whole.
@@ -82,7 +82,7 @@ impl KnownObjects {
             }
             for kind in kinds {
                 known.listed.insert(kind, now);
-                let Known { there, damaged, .. } = &mut *known;
+                let ObjectSets { there, damaged, .. } = &mut *known;
                 there.extend(store.present(kind).into_iter().filter(|hash| !damaged.contains(hash)));
             }
         }
@@ -90,7 +90,7 @@ impl KnownObjects {
     }
 }
 
-impl Known {
+impl ObjectSets {
     fn has(&mut self, store: &Store, key: &Key) -> bool {
         if self.there.contains(key.hash()) {
             return true;

@@ -5,7 +5,6 @@ pub mod backbone;
 pub(crate) mod calibration_job;
 pub(crate) mod context;
 pub(crate) mod event;
-pub(crate) mod hold;
 pub(crate) mod inputs;
 pub(crate) mod known_objects;
 pub(crate) mod limits;

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::artifact::audit::Finding;
 use crate::error::{Error, ErrorParts};
+use crate::export::Exported;
 
 /// A path as JSON has it.
 pub(crate) fn shown(path: &Path) -> String {
@@ -331,14 +332,8 @@ pub(crate) struct ExportedCells {
 pub(crate) struct ExportedCell {
     /// Its name.
     pub(crate) cell: String,
-    /// Where it was written: a folder, or a GGUF file.
-    pub(crate) folder: String,
-    /// Of its weights.
-    pub(crate) bytes: u64,
-    /// Numbers that its weights hold.
-    pub(crate) parameters: u64,
-    /// Whether a Python file has to be trusted for it to load.
-    pub(crate) needs_code: bool,
+    #[serde(flatten)]
+    pub(crate) exported: Exported,
 }
 
 /// A schema.

@@ -12,6 +12,7 @@ pub(super) mod search;
 pub(super) mod status;
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use clap::{Args, CommandFactory};
@@ -48,17 +49,16 @@ pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Shows an answer; `text` prints it for people.
+/// Shows an answer; `text` prints it for people. The command has done what it is for.
 ///
 /// # Errors
 /// It has no JSON form.
-pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<()> {
-    if json() {
-        out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))
-    } else {
-        text(&answer);
-        Ok(())
+pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
+    match json() {
+        true => out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
+        false => text(&answer),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What `ghostlab` prints with `--json`: the answer of a command, or the error that kept it from answering.
@@ -82,12 +82,10 @@ enum Outcome {
 
 /// The commands that answer.
 #[derive(Serialize, JsonSchema)]
-#[serde(tag = "command", content = "answer")]
+#[serde(tag = "command", content = "answer", rename_all = "lowercase")]
 #[allow(clippy::large_enum_variant, reason = "it stands in a box")]
 pub(super) enum Answer {
-    #[serde(rename = "plan")]
     Plan(plan::PlanAnswer),
-    #[serde(rename = "status")]
     Status(status::StatusAnswer),
     #[serde(rename = "cache ls")]
     CacheLs(cache::Listing),
@@ -97,45 +95,27 @@ pub(super) enum Answer {
     CacheGc(cache::Clearing),
     #[serde(rename = "cache path")]
     CachePath(cache::Located),
-    #[serde(rename = "compare")]
     Compare(compare::Comparison),
-    #[serde(rename = "verify")]
     Verify(crate::verify::Verification),
     #[serde(rename = "record pack")]
     RecordPack(done::PackedRecord),
-    #[serde(rename = "explain")]
     Explain(explain::Explanation),
-    #[serde(rename = "init")]
     Init(done::Begun),
-    #[serde(rename = "run")]
     Run(done::Ran),
-    #[serde(rename = "score")]
     Score(done::Scored),
-    #[serde(rename = "search")]
     Search(search::Searched),
-    #[serde(rename = "worker")]
     Worker(done::WorkerEnd),
     #[serde(rename = "submit slurm")]
     SubmitSlurm(done::Submitted),
-    #[serde(rename = "cancel")]
     Cancel(done::Cancelled),
-    #[serde(rename = "reproduce")]
     Reproduce(done::Reproduced),
-    #[serde(rename = "fetch")]
     Fetch(done::Fetched),
-    #[serde(rename = "doctor")]
     Doctor(done::Diagnosis),
-    #[serde(rename = "audit")]
     Audit(done::Audited),
-    #[serde(rename = "report")]
     Report(done::Reported),
-    #[serde(rename = "export")]
     Export(done::ExportedCells),
-    #[serde(rename = "schema")]
     Schema(done::PrintedSchema),
-    #[serde(rename = "completions")]
     Completions(done::Completions),
-    #[serde(rename = "man")]
     Man(done::Manual),
     #[serde(rename = "store init")]
     StoreInit(done::BegunStore),

@@ -20,7 +20,7 @@ use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
 use crate::model::CPU;
-use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
+use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, TrialCount, Variant};
 use crate::stage::{self, Cost, Stage, Words};
 use ghostlab_store::{Key, ObjectKind, Store};
 
@@ -316,7 +316,7 @@ pub(crate) fn artifacts(
     let (mut needed, mut stored) = (0, 0);
     for backbone in &plan.backbones {
         for place in 0..backbone.calibrations.len() {
-            for trials in Trials::of(plan, backbone, place, state, store) {
+            for trials in TrialCount::of(plan, backbone, place, state, store) {
                 (needed, stored) = (needed + trials.needed, stored + trials.stored);
             }
         }
@@ -343,7 +343,7 @@ fn jobs(
         let own: Vec<&Variant> = own.collect();
         let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
         let text = calibration.calibration.to_string();
-        for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store) {
+        for TrialCount { criterion, needed, stored } in TrialCount::of(plan, backbone, place, state, store) {
             if stored < needed {
                 let (calibration, trials) = (text.clone(), needed - stored);
                 jobs.push(PlannedJob::ChooseLayers { backbone: name(), criterion, calibration, trials });

@@ -1,13 +1,16 @@
-//! Scores as they are stored, and the names under which they are made.
+//! Scores and generated texts as they are stored, and the names under which they are made.
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::files::sha256;
+use crate::generate::{End, Generation};
 use crate::grid::Draw;
 use crate::stage::KeyedBackbone;
+use crate::stage::payload::{from_json, to_json};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
@@ -65,4 +68,40 @@ pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
 /// The payload that [`read`] reads.
 pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+}
+
+/// Text by text, in the order of the prompts.
+const ANSWERS: &str = "answers.json";
+
+/// A generated text, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GeneratedText {
+    pub text: String,
+    /// How many tokens were generated, those of what ended it among them.
+    pub tokens: usize,
+    pub end: End,
+}
+
+impl From<&Generation> for GeneratedText {
+    fn from(of: &Generation) -> Self {
+        Self { text: of.text.clone(), tokens: of.ids.len(), end: of.end }
+    }
+}
+
+/// Stores the texts that a variant answered.
+///
+/// # Errors
+/// A store that cannot be written.
+pub fn store_texts(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> Result<()> {
+    let answers: Vec<GeneratedText> = answers.iter().map(GeneratedText::from).collect();
+    store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
+}
+
+/// The texts of a stored variant.
+///
+/// # Errors
+/// Damage.
+pub fn texts(object: &StoredObject) -> Result<Vec<GeneratedText>> {
+    from_json(object, ANSWERS)
 }

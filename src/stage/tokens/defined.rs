@@ -16,9 +16,8 @@ use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
 use crate::evaluate::choices::scored;
 use crate::evaluate::{TaskEncoder, end_tokens};
-use crate::generate::{Prompt, Sampling, Settings};
+use crate::generate::{End, Prompt, Sampling, Settings};
 use crate::grid::{DefinitionUse, TaskUse};
-use crate::stage::answers::{self, GeneratedEnd};
 use crate::stage::chunks;
 use crate::stage::payload::{from_json, to_json};
 use crate::tasks::{self, DocumentLimit, Tokenised};
@@ -79,21 +78,32 @@ pub(crate) fn requests(
     given.inputs.guarded(&files, || task.requests(&of.rows, &setting))
 }
 
-/// Stores what a backbone is asked of likelihoods.
-pub(super) fn store(
-    given: Given<'_>,
-    (backbone, tokenizer): (&BackbonePlan, &Tokenizer),
-    (used, task): (&DefinitionUse, &Task),
-    (store, key): (&Store, &Key),
-    seconds: impl Fn() -> f64,
-) -> Result<()> {
-    if task.definition.output == Output::Generate {
-        return store_prompts(given, (backbone, tokenizer), (used, task), (store, key), seconds);
+/// Whose tokens are made, and where they go.
+#[derive(Clone, Copy)]
+pub(super) struct TokensTarget<'a> {
+    pub(super) given: Given<'a>,
+    pub(super) backbone: &'a BackbonePlan,
+    pub(super) tokenizer: &'a Tokenizer,
+    pub(super) store: &'a Store,
+    pub(super) key: &'a Key,
+}
+
+impl<'a> TokensTarget<'a> {
+    /// How the backbone reads texts, and how many tokens it sees where nobody says otherwise.
+    fn reader(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
+        let [config, tokenizer_config] = self.given.inputs.configs(&self.backbone.folder)?;
+        let length = max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
+        Ok((TaskEncoder::new(self.tokenizer, &tokenizer_config, &config)?, length))
     }
-    let requests = requests(given, backbone, used, task)?;
-    let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
-    let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
-    let length = used.how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
+}
+
+/// Stores what a backbone is asked of likelihoods.
+pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+    if task.definition.output == Output::Generate {
+        return store_prompts(to, used, task, seconds);
+    }
+    let requests = requests(to.given, to.backbone, used, task)?;
+    let (encoder, length) = to.reader(used.how.max_length)?;
     let all = tokenised(task, &requests, &encoder, used.how.bos, length)?;
     let apart = task.definition.output == Output::Rolling;
     let (mut ids, mut lengths) = (Vec::new(), Vec::new());
@@ -114,21 +124,13 @@ pub(super) fn store(
         counts: all.iter().map(Vec::len).collect(),
         truncated: all.iter().flatten().filter(|text| !text.cut_ids.is_empty()).count(),
     };
-    store_requests(store, key, (ids, &lengths), (DOCUMENTS, to_json(&documents)?), seconds())
+    store_requests(to, (ids, &lengths), (DOCUMENTS, to_json(&documents)?), seconds())
 }
 
 /// Stores what a backbone is asked by a task that the program knows by itself.
-pub(super) fn store_known(
-    given: Given<'_>,
-    (backbone, tokenizer): (&BackbonePlan, &Tokenizer),
-    (used, task): (&TaskUse, &Task),
-    (store, key): (&Store, &Key),
-    seconds: impl Fn() -> f64,
-) -> Result<()> {
+pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let known = tasks::Task::find(&task.definition.name)?;
-    let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
-    let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
-    let length = used.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
+    let (encoder, length) = to.reader(used.max_length)?;
     let requests = task.requests(&FileRows::default(), &Setting::default())?;
     let all = tokenised(task, &requests, &encoder, used.bos, length)?;
     let (mut ids, mut lengths) = (Vec::new(), Vec::new());
@@ -136,7 +138,7 @@ pub(super) fn store_known(
         lengths.push(together_with(&mut ids, texts.iter()));
     }
     let sheet = native::solutions(known, task, &all)?;
-    store_requests(store, key, (ids, &lengths), (SHEET, to_json(&sheet)?), seconds())
+    store_requests(to, (ids, &lengths), (SHEET, to_json(&sheet)?), seconds())
 }
 
 /// The lengths of texts, whose ids go behind others.
@@ -185,18 +187,11 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
 }
 
 /// Stores what a backbone is to continue.
-fn store_prompts(
-    given: Given<'_>,
-    (backbone, tokenizer): (&BackbonePlan, &Tokenizer),
-    (used, task): (&DefinitionUse, &Task),
-    (store, key): (&Store, &Key),
-    seconds: impl Fn() -> f64,
-) -> Result<()> {
-    let requests = requests(given, backbone, used, task)?;
-    let [config, tokenizer_config] = given.inputs.configs(&backbone.folder)?;
-    let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
-    let context = used.how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
-    let (end_of_text, end) = end_tokens(tokenizer, &tokenizer_config, &config)?;
+fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+    let requests = requests(to.given, to.backbone, used, task)?;
+    let (encoder, context) = to.reader(used.how.max_length)?;
+    let [config, tokenizer_config] = to.given.inputs.configs(&to.backbone.folder)?;
+    let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, &config)?;
     let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
     if max_tokens >= context {
         return Err(Error::bad_input("new tokens leave no room for a prompt")
@@ -235,8 +230,8 @@ fn store_prompts(
     // The harness stops at the text of EOS, too.
     let stops = until.into_iter().chain(end).collect();
     let settings = Settings { stops, end_of_text, sampling, ..Settings::greedy(max_tokens, context) };
-    let prompts = Prompts::new(prompts.collect(), settings, tokenizer.clone());
-    prompts.store(store, key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
+    let prompts = Prompts::new(prompts.collect(), settings, to.tokenizer.clone());
+    prompts.store(to.store, to.key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
 }
 
 /// What the documents of a stored task are judged by.
@@ -280,21 +275,21 @@ impl Documents {
     /// When there are not as many values as texts.
     pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
         let scored = scored(values);
-        if scored.len() != self.counts.iter().sum::<usize>() {
-            return Err(Error::job("the answers do not fit the questions")
-                .expected(format!("{} scores", self.counts.iter().sum::<usize>()))
-                .found(scored.len().to_string()));
-        }
-        let mut rest = scored.as_slice();
-        let each = self.counts.iter().map(|count| {
-            let (own, later) = rest.split_at(*count);
-            rest = later;
-            match output {
-                Output::Rolling => vec![Answer::Rolling(own.iter().map(|of| of.log_likelihood).sum())],
-                _ => own.iter().map(|of| Answer::LogLikelihood(of.log_likelihood, of.greedy)).collect(),
-            }
+        self.fits(scored.len(), "scores", Error::job("the answers do not fit the questions"))?;
+        let each = self.spans().map(|own| match (output, &scored[own]) {
+            (Output::Rolling, own) => vec![Answer::Rolling(own.iter().map(|of| of.log_likelihood).sum())],
+            (_, own) => own.iter().map(|of| Answer::LogLikelihood(of.log_likelihood, of.greedy)).collect(),
         });
         Ok(each.collect())
+    }
+
+    /// Sees that there are as many answers as texts.
+    fn fits(&self, answers: usize, called: &str, error: Error) -> Result<()> {
+        let texts = self.counts.iter().sum::<usize>();
+        match answers == texts {
+            true => Ok(()),
+            false => Err(error.expected(format!("{texts} {called}")).found(answers.to_string())),
+        }
     }
 
     /// The answers that a variant's stored object holds, and how many documents have one that is not finite.
@@ -311,14 +306,10 @@ impl Documents {
             let non_finite = answers.iter().filter(|of| !of.iter().all(finite)).count();
             return Ok((answers, non_finite));
         }
-        let texts = answers::read(object)?;
-        if texts.len() != self.counts.iter().sum::<usize>() {
-            return Err(Error::damaged("stored answers do not fit their questions")
-                .at(object.folder().display().to_string())
-                .expected(format!("{} texts", self.counts.iter().sum::<usize>()))
-                .found(texts.len().to_string()));
-        }
-        let non_finite = texts.iter().filter(|of| of.end == GeneratedEnd::NotFinite).count();
+        let texts = chunks::texts(object)?;
+        let damaged = Error::damaged("stored answers do not fit their questions");
+        self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
+        let non_finite = texts.iter().filter(|of| of.end == End::NotFinite).count();
         let texts: Vec<&str> = texts.iter().map(|of| of.text.as_str()).collect();
         Ok((self.generated(definition, &texts)?, non_finite))
     }
@@ -328,17 +319,10 @@ impl Documents {
     /// # Errors
     /// When there are not as many texts as prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
-        if texts.len() != self.counts.iter().sum::<usize>() {
-            return Err(Error::job("the answers do not fit the questions")
-                .expected(format!("{} texts", self.counts.iter().sum::<usize>()))
-                .found(texts.len().to_string()));
-        }
-        let mut rest = texts;
-        let each = self.counts.iter().map(|count| {
-            let (own, later) = rest.split_at(*count);
-            rest = later;
-            let texts = own.iter().map(|text| (*text).to_owned()).cycle().take(definition.repeats.max(*count));
-            vec![Answer::Texts(texts.collect())]
+        self.fits(texts.len(), "texts", Error::job("the answers do not fit the questions"))?;
+        let each = self.spans().map(|own| {
+            let count = definition.repeats.max(own.len());
+            vec![Answer::Texts(texts[own].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
         });
         Ok(each.collect())
     }

@@ -11,6 +11,7 @@ use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::native;
 use rayon::prelude::*;
 
+use super::defined::TokensTarget;
 use super::{Prompts, TaskTokens, Text, defined, read_windows, store_windows};
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
@@ -27,7 +28,7 @@ use crate::work::wait;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Something to tokenise for one backbone.
-struct Wanted<'a> {
+struct WantedTokens<'a> {
     key: &'a Arc<Key>,
     what: What<'a>,
 }
@@ -35,9 +36,7 @@ struct Wanted<'a> {
 #[derive(Clone, Copy)]
 enum What<'a> {
     Calibration(&'a Calibration),
-    Text { corpus: &'a str, length: usize },
-    Task(&'a TaskUse),
-    Defined(&'a DefinitionUse),
+    Evaluation(&'a Subject),
 }
 
 /// Tokenises what is not stored whole of all backbones.
@@ -51,7 +50,7 @@ pub(crate) fn tokenise_missing(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let look = || -> Vec<(&BackbonePlan, Vec<Wanted<'_>>)> {
+    let look = || -> Vec<(&BackbonePlan, Vec<WantedTokens<'_>>)> {
         let all = backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
         all.filter(|(_, wanted)| !wanted.is_empty()).collect()
     };
@@ -72,7 +71,8 @@ pub(crate) fn tokenise_missing(
         let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|wanted| {
             wait::check(stop)?;
-            tokenise(given, backbone, wanted, &tokenizer, &sources, store)
+            let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key: wanted.key };
+            tokenise(to, wanted.what, &sources)
         })?;
     }
     Ok(())
@@ -124,35 +124,27 @@ fn tokens<T>(
 
 /// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
-    let wanted: Vec<Wanted<'_>> = all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
+    let wanted: Vec<WantedTokens<'_>> =
+        all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
     let sources = Sources::read(given, wanted.iter())?;
     let tokenizer = tokenizer(given, backbone)?;
-    wanted.iter().try_for_each(|wanted| tokenise(given, backbone, wanted, &tokenizer, &sources, store))
+    let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
+    wanted.iter().try_for_each(|wanted| tokenise(to(wanted.key), wanted.what, &sources))
 }
 
 /// Everything of a backbone that has to be tokens.
-fn all(backbone: &BackbonePlan) -> Vec<Wanted<'_>> {
+fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
-    let evaluations = backbone.evaluations.iter().map(|evaluation| {
-        let what = match &evaluation.subject {
-            Subject::Windows(text) => What::Text { corpus: &text.corpus, length: text.length },
-            Subject::Task(used) => What::Task(used),
-            Subject::Defined(used) => What::Defined(used),
-        };
-        (&evaluation.tokens, what)
-    });
-    calibrations.chain(evaluations).map(|(key, what)| Wanted { key, what }).collect()
+    let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
+    calibrations.chain(evaluations).map(|(key, what)| WantedTokens { key, what }).collect()
 }
 
 /// What is not stored whole, each once.
-fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<Wanted<'a>> {
-    let mut missing: Vec<Wanted<'_>> = Vec::new();
-    for Wanted { key, what } in all(backbone) {
-        if missing.iter().any(|wanted| wanted.key == key) {
-            continue;
-        }
-        if !stored(key, store, reporter) {
-            missing.push(Wanted { key, what });
+fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
+    let mut missing: Vec<WantedTokens<'_>> = Vec::new();
+    for WantedTokens { key, what } in all(backbone) {
+        if !missing.iter().any(|wanted| wanted.key == key) && !stored(key, store, reporter) {
+            missing.push(WantedTokens { key, what });
         }
     }
     missing
@@ -191,19 +183,19 @@ struct Sources {
 }
 
 impl Sources {
-    fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
+    fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a WantedTokens<'a>>) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
         for wanted in wanted {
             let corpus = match wanted.what {
                 What::Calibration(calibration) => &calibration.corpus,
-                What::Text { corpus, .. } => corpus,
-                What::Task(used) => {
+                What::Evaluation(Subject::Windows(text)) => &text.corpus,
+                What::Evaluation(Subject::Task(used)) => {
                     if let Entry::Vacant(free) = sources.tasks.entry(used.to_string()) {
                         free.insert(known(given, used)?);
                     }
                     continue;
                 }
-                What::Defined(used) => {
+                What::Evaluation(Subject::Defined(used)) => {
                     if let Entry::Vacant(free) = sources.tasks.entry(defined_as(used)) {
                         free.insert(defined::task(given, used)?);
                     }
@@ -215,7 +207,7 @@ impl Sources {
             if entry.stream.is_some() {
                 continue;
             }
-            if let Entry::Vacant(free) = sources.rows.entry(corpus.to_string()) {
+            if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
                 // What memory does not hold is refused, and not read until the system kills the process.
                 let limit = TextLimit::current().within(machine::free_memory());
                 let read = || corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit);
@@ -239,15 +231,10 @@ fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task>
     given.inputs.guarded(&[&data.path], || native::task(kind, &data.path, limit))
 }
 
-fn tokenise(
-    given: Given<'_>,
-    backbone: &BackbonePlan,
-    wanted: &Wanted<'_>,
-    tokenizer: &Tokenizer,
-    sources: &Sources,
-    store: &Store,
-) -> Result<()> {
+fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<()> {
+    let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
+    let seconds = || started.elapsed().as_secs_f64();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
         let entry = &given.grid.corpora[corpus];
         let windows = || {
@@ -269,19 +256,17 @@ fn tokenise(
         };
         windows().map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
     };
-    let windows = match wanted.what {
+    let windows = match what {
         What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
-        What::Text { corpus, length } => windows(corpus, length, None)?,
-        What::Task(used) => {
+        What::Evaluation(Subject::Windows(text)) => windows(&text.corpus, text.length, None)?,
+        What::Evaluation(Subject::Task(used)) => {
             let task = &sources.tasks[&used.to_string()];
-            let seconds = || started.elapsed().as_secs_f64();
-            return defined::store_known(given, (backbone, tokenizer), (used, task), (store, wanted.key), seconds);
+            return defined::store_known(to, used, task, seconds);
         }
-        What::Defined(used) => {
+        What::Evaluation(Subject::Defined(used)) => {
             let task = &sources.tasks[&defined_as(used)];
-            let seconds = || started.elapsed().as_secs_f64();
-            return defined::store(given, (backbone, tokenizer), (used, task), (store, wanted.key), seconds);
+            return defined::store(to, used, task, seconds);
         }
     };
-    store_windows(store, wanted.key, &windows, started.elapsed().as_secs_f64())
+    store_windows(store, key, &windows, seconds())
 }

@@ -30,16 +30,7 @@ struct PromptsRecord {
     context: usize,
     stops: Vec<String>,
     end_of_text: Vec<u32>,
-    sampling: Option<SamplingRecord>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SamplingRecord {
-    temperature: f64,
-    top_p: f64,
-    top_k: Option<usize>,
-    seed: u64,
+    sampling: Option<Sampling>,
 }
 
 impl Prompts {
@@ -58,19 +49,13 @@ impl Prompts {
     /// Stores them with what else belongs to them.
     pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
         let Settings { max_new_tokens, context, stops, end_of_text, sampling, .. } = &self.settings;
-        let sampling = sampling.map(|Sampling { temperature, top_p, top_k, seed }| SamplingRecord {
-            temperature,
-            top_p,
-            top_k,
-            seed,
-        });
         let record = PromptsRecord {
             prompts: self.prompts.iter().map(|of| (of.identity.clone(), of.ids.len())).collect(),
             max_new_tokens: *max_new_tokens,
             context: *context,
             stops: stops.clone(),
             end_of_text: end_of_text.clone(),
-            sampling,
+            sampling: *sampling,
         };
         let all: Vec<u32> = self.prompts.iter().flat_map(|of| of.ids.iter().copied()).collect();
         let eval_set = self.eval_set();
@@ -95,12 +80,6 @@ impl Prompts {
             Prompt { identity, ids: own.to_vec() }
         });
         let prompts = prompts.collect();
-        let sampling = sampling.map(|SamplingRecord { temperature, top_p, top_k, seed }| Sampling {
-            temperature,
-            top_p,
-            top_k,
-            seed,
-        });
         let plain = Settings::greedy(max_new_tokens, context);
         let settings = Settings { stops, end_of_text, sampling, cache_bytes, ..plain };
         Ok(Self { prompts, settings, tokenizer })

@@ -1,5 +1,7 @@
 //! How text is generated.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 
 /// How the next token is drawn. The temperature divides the logits, then `top_k` and `top_p` leave tokens out, in the order
@@ -7,7 +9,8 @@ use crate::error::{Error, Result};
 ///
 /// Each prompt has a generator of its own, an MT19937 that begins with the SHA-256 of the seed and the prompt's identity, and
 /// each token takes one draw from it. All programs begin with the same one.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sampling {
     /// More than 0.
     pub temperature: f64,

@@ -1,5 +1,7 @@
 //! What was generated, as text, and what ends it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::corpus::Tokenizer;
 use crate::error::Result;
 
@@ -17,7 +19,8 @@ impl Detokenizer for Tokenizer {
 }
 
 /// Why a continuation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum End {
     /// A token of [`end_of_text`](super::Settings::end_of_text), the last of the ids.
     EndOfText,

@@ -1,10 +1,20 @@
 //! Races on scores that are known already, in many orders of the items: what the procedure loses and what it costs.
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "who includes it uses its part, and stops at what it lacks"
+)]
 
-use super::race::{front, judge, mean_of_means};
-use super::route::{Route, layers};
-use super::schedule::{Schedule, judged};
-use crate::corpus::PythonRandom;
-use crate::error::Result;
+use ghostlab::corpus::PythonRandom;
+use ghostlab::error::Result;
+use ghostlab::results::StoredResults;
+use ghostlab::search::{Route, Schedule, front, judge, judged, layers, mean_of_means};
+use ghostlab::stage::operator::BoundaryResult;
+use serde_json::Value;
+
+/// By candidate, stratum and item.
+pub type Gains = Vec<Vec<Vec<f64>>>;
 
 /// The scores of one grid of candidates, none of whom is another's copy.
 #[derive(Debug, Clone)]
@@ -20,10 +30,43 @@ pub struct KnownScores {
 pub struct KnownObjective {
     /// Items of the first round.
     pub first: usize,
-    /// By candidate, stratum and item.
-    pub gains: Vec<Vec<Vec<f64>>>,
+    pub gains: Gains,
     /// What counts as near the best.
     pub near: f64,
+}
+
+/// The candidates among some cells of a recorded run, copies left out: their routes, and by candidate and task or text the
+/// right answers and the gains of windows.
+pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gains; 2]) {
+    let read = |of: &Value| serde_json::from_value::<Vec<usize>>(of.clone()).unwrap();
+    let (mut routes, mut right, mut losses) = (Vec::new(), Vec::new(), Vec::new());
+    for cell in cells {
+        let mut boundaries = cell["boundaries"].clone();
+        // A record leaves the errors of channels out.
+        let each = boundaries.as_array_mut().unwrap().iter_mut();
+        each.for_each(|of| of["boundary_mae_by_channel"] = Value::Array(Vec::new()));
+        let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
+        let layers = cell["layers"].as_u64().unwrap() as usize;
+        let route = Route::of(layers, &read(&cell["removed"]), &boundaries);
+        if routes.contains(&route) {
+            continue;
+        }
+        routes.push(route);
+        let numbers = stored.numbers.iter().filter(|of| cell["cell"]["name"] == of.cell);
+        let (mut of_tasks, mut of_texts) = (Vec::new(), Vec::new());
+        for number in numbers {
+            match (&number.right, &number.losses) {
+                (Some(right), _) if !right.contains(',') => {
+                    of_tasks.push(right.chars().map(|c| f64::from(u8::from(c == '1'))).collect::<Vec<f64>>());
+                }
+                (_, Some(losses)) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
+                _ => {}
+            }
+        }
+        right.push(of_tasks);
+        losses.push(of_texts);
+    }
+    (routes, [right, losses])
 }
 
 /// What came of many races.
