@@ -19,7 +19,7 @@ use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
 use super::weights::Weights;
 use super::{AxisChoice, limits, list};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::tasks::DocumentLimit;
 use crate::{corpus, metric};
 
@@ -281,14 +281,7 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let known: Vec<&str> = metric::named().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
         None => Ok(names),
-        Some((i, name)) => {
-            let error = at.item(i).bad("no such metric can be named");
-            let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`"));
-            Err(match nearest(name, known) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error,
-            })
-        }
+        Some((i, name)) => Err(at.item(i).bad("no such metric can be named").none_of(name, known)),
     }
 }
 

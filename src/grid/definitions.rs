@@ -11,7 +11,7 @@ use super::need::{Need, Written};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::WrittenShards;
 use crate::corpus::Rule;
-use crate::error::{Error, Result, nearest};
+use crate::error::Result;
 use crate::tasks::TASKS;
 
 /// Definitions by name.
@@ -128,10 +128,5 @@ fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
     if known.contains(&name) {
         return Ok(());
     }
-    let error = at.bad(format!("unknown {kind} `{name}`")).found(format!("`{name}`"));
-    let error: Error = error.expected(format!("one of {}", known.join(", ")));
-    Err(match nearest(name, known.iter().copied()) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error,
-    })
+    Err(at.bad(format!("unknown {kind} `{name}`")).none_of(name, known.iter().copied()))
 }

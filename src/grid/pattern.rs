@@ -12,7 +12,7 @@ use super::method::{Method, MethodAxis, WrittenMethod};
 use super::node::YamlPosition;
 use super::schema::{CalibrationPattern, PatternEntry};
 use crate::criterion::Criterion;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
 /// A cell is meant where it has one of the values of each axis that is not empty here.
@@ -121,9 +121,10 @@ impl Pattern {
                 .at(place.to_string())
                 .expected(expected)
                 .found(format!("`{shown}`"));
-            match nearest(&shown, known.iter().map(String::as_str)).filter(|near| **near != *shown) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error.hint("`exclude` is about the product of the axes, before `include`"),
+            let error = error.hint("`exclude` is about the product of the axes, before `include`");
+            match known.contains(&shown) {
+                true => error,
+                false => error.near(&shown, known.iter().map(String::as_str)),
             }
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());

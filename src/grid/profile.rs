@@ -7,7 +7,7 @@ use super::named::Library;
 use super::node::{Value, YamlNode};
 use super::source::{self, FileShape};
 use super::typed::unknown_key;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 
 /// The keys that belong to the grid as a whole, which a profile cannot set.
 pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
@@ -122,12 +122,8 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Profile>> {
     match profiles.get(name) {
         Some(changes) => Ok(Some(Profile { name: name.to_owned(), changes: changes.clone() })),
         None => {
-            let known = names(&profiles);
-            let error = unknown(format!("unknown profile `{name}`")).expected(format!("one of {}", known.join(", ")));
-            Err(match nearest(name, known) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error.hint(format!("the profiles stand at {}", profiles.place)),
-            })
+            let error = unknown(format!("unknown profile `{name}`"));
+            Err(error.hint(format!("the profiles stand at {}", profiles.place)).none_of(name, names(&profiles)))
         }
     }
 }

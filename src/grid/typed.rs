@@ -7,7 +7,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, Expected, MapAccess, SeqAcc
 use serde::forward_to_deserialize_any;
 
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
-use crate::error::{Error, nearest};
+use crate::error::Error;
 
 /// What serde complains about, before it is put into words. A type of its own, because the parts of a message could
 /// otherwise only be had back by taking serde's sentences apart.
@@ -111,14 +111,11 @@ impl de::Error for Fault {
 /// A key that a map may not have; `subject` is how messages name the map.
 pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
-        .expected(format!("one of {}", known.join(", ")))
-        .found(format!("`{key}`"));
-    if let Some(how) = glued(key, known) {
-        return error.hint(how);
-    }
-    match nearest(key, known.iter().copied()) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error.hint("remove the key, or write it as a comment"),
+        .hint("remove the key, or write it as a comment")
+        .none_of(key, known.iter().copied());
+    match glued(key, known) {
+        Some(how) => error.hint(how),
+        None => error,
     }
 }
 

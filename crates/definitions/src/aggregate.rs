@@ -28,6 +28,17 @@ pub enum Item {
     Texts(String, String),
 }
 
+impl Item {
+    /// Whether something is so, as a number.
+    pub(crate) fn hit(hit: bool) -> Self {
+        Self::Number(f64::from(u8::from(hit)))
+    }
+
+    fn number(&self) -> Option<f64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+}
+
 /// A way to one score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
@@ -111,8 +122,7 @@ impl Aggregation {
         if items.is_empty() {
             return Err(Error::bad_input("there is no document to score"));
         }
-        let numbers =
-            || items.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None });
+        let numbers = || items.iter().filter_map(|item| item.number());
         let pairs = || {
             items.iter().filter_map(|item| if let Item::Texts(of, text) = item { Some((&**of, &**text)) } else { None })
         };
@@ -179,9 +189,8 @@ impl Aggregation {
         }
         let draws = match self {
             Self::Mean => {
-                let numbers =
-                    items.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None });
-                return Ok(Some(deviation(&numbers.collect::<Vec<_>>()) / (items.len() as f64).sqrt()));
+                let numbers: Vec<f64> = items.iter().filter_map(Item::number).collect();
+                return Ok(Some(deviation(&numbers) / (items.len() as f64).sqrt()));
             }
             Self::Bleu | Self::Chrf | Self::Ter => draws.min(FEW_DRAWS),
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => draws,

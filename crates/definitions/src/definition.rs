@@ -429,11 +429,7 @@ impl Reader<'_> {
         }
         let mut settings = node.plain()?;
         if let Some(temperature) = settings.get("temperature") {
-            let number = match temperature {
-                Value::Float(number) => Some(*number),
-                Value::Text(text) => text.parse().ok(),
-                other => other.as_int().map(|number| number as f64),
-            };
+            let number = temperature.as_text().map_or(temperature.as_number(), |text| text.parse().ok());
             let place = node.get("temperature").unwrap_or(node);
             let number = number.ok_or_else(|| wrong("temperature", "a number", place))?;
             settings.set("temperature", Value::Float(number));

@@ -196,11 +196,7 @@ impl Reader<'_> {
         match unsigned(&rest[..length]) {
             Some(number) => {
                 self.at += length;
-                Ok(match number {
-                    Value::Int(number) if negative => Value::Int(-number),
-                    Value::Float(number) if negative => Value::Float(-number),
-                    other => other,
-                })
+                Ok(if negative { number.negated() } else { number })
             }
             None => {
                 self.at = start;

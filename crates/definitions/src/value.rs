@@ -47,6 +47,20 @@ impl Value {
         }
     }
 
+    /// The number, where it is one.
+    pub fn as_number(&self) -> Option<f64> {
+        if let Self::Float(number) = self { Some(*number) } else { self.as_int().map(|number| number as f64) }
+    }
+
+    /// A number with the other sign; anything else as it is.
+    pub(crate) fn negated(self) -> Self {
+        match self {
+            Self::Int(number) => Self::Int(-number),
+            Self::Float(number) => Self::Float(-number),
+            other => other,
+        }
+    }
+
     /// The items, where it is a list.
     pub fn as_list(&self) -> Option<&[Value]> {
         if let Self::List(items) = self { Some(items) } else { None }

@@ -74,6 +74,18 @@ impl Node {
         }
     }
 
+    /// A mapping without a key, at a place.
+    pub(crate) fn empty(place: Place) -> Self {
+        Self { tree: Tree::Map(Vec::new()), place }
+    }
+
+    /// Sets what stands under each key of another mapping.
+    pub(crate) fn set_all(&mut self, other: &Node) {
+        for (key, node) in other.pairs() {
+            self.set(key, node.clone());
+        }
+    }
+
     /// Takes a name out of a mapping.
     pub fn take(&mut self, name: &str) -> Option<Node> {
         let Tree::Map(pairs) = &mut self.tree else { return None };
@@ -353,14 +365,7 @@ fn resolved(text: &str) -> Value {
         b'+' => (false, &text[1..]),
         _ => (false, text),
     };
-    number(digits).map_or_else(
-        || Value::from(text),
-        |number| match number {
-            Value::Int(number) if negative => Value::Int(-number),
-            Value::Float(number) if negative => Value::Float(-number),
-            number => number,
-        },
-    )
+    number(digits).map_or_else(|| Value::from(text), |number| if negative { number.negated() } else { number })
 }
 
 /// A number without its sign.

@@ -25,6 +25,13 @@ pub(crate) enum Failure {
     Stopped,
 }
 
+impl Failure {
+    /// It may bring something whenever it is asked again.
+    pub(crate) fn again(why: impl Into<String>) -> Self {
+        Self::Again { why: why.into(), after: None }
+    }
+}
+
 /// What was asked for, for messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {

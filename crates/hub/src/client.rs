@@ -159,7 +159,7 @@ impl Hub {
             let response = match within(watch.stop, self.settings.patience.answer, ask.send()).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(error)) => return Err(again(&error)),
-                Err(Cut::TooLong) => return Err(Failure::Again { why: "no answer".to_owned(), after: None }),
+                Err(Cut::TooLong) => return Err(Failure::again("no answer")),
                 Err(Cut::Stopped) => return Err(Failure::Stopped),
             };
             if own {
@@ -275,7 +275,7 @@ pub(crate) fn again(error: &reqwest::Error) -> Failure {
     }
     let what = if error.is_connect() { "no connection" } else { "the connection broke" };
     let why = causes.last().map_or(what.to_owned(), |last| format!("{what}: {last}"));
-    Failure::Again { why, after: None }
+    Failure::again(why)
 }
 
 /// Between three quarters and five quarters of a time, so that many who failed together do not come back together.

@@ -160,15 +160,18 @@ impl Hub {
         Ok(())
     }
 
+    /// An answer after which the part begins anew.
+    fn anew(&self, stream: &mut Stream<'_>, why: String, watch: Watch<'_>) -> Failure {
+        self.restart(stream, &why, watch).map_or_else(Failure::Final, |()| Failure::again(why))
+    }
+
     /// An answer that is of no use, though nothing says that the part is: the part is kept once.
     fn doubt(&self, stream: &mut Stream<'_>, from: u64, why: String, watch: Watch<'_>) -> Failure {
         if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
             stream.doubted = false;
-            if let Err(error) = self.restart(stream, &why, watch) {
-                return Failure::Final(error);
-            }
+            return self.anew(stream, why, watch);
         }
-        Failure::Again { why, after: None }
+        Failure::again(why)
     }
 
     /// One request for what is missing.
@@ -190,7 +193,7 @@ impl Hub {
         let mut reply = match self.once(&request, watch).await {
             Err(Failure::Range) => {
                 self.restart(stream, "the host has nothing after what came", watch).map_err(Failure::Final)?;
-                return Err(Failure::Again { why: "nothing after what came".to_owned(), after: None });
+                return Err(Failure::again("nothing after what came"));
             }
             reply => reply?,
         };
@@ -201,10 +204,7 @@ impl Hub {
             Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
                 return Err(self.doubt(stream, from, why, watch));
             }
-            Err(Unfit::Useless(why)) => {
-                self.restart(stream, &why, watch).map_err(Failure::Final)?;
-                return Err(Failure::Again { why, after: None });
-            }
+            Err(Unfit::Useless(why)) => return Err(self.anew(stream, why, watch)),
         };
         if !reply.at_hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
@@ -215,7 +215,7 @@ impl Hub {
                 Ok(Ok(Some(chunk))) => chunk,
                 Ok(Ok(None)) => break,
                 Ok(Err(error)) => return Err(again(&error)),
-                Err(Cut::TooLong) => return Err(Failure::Again { why: "it stalled".to_owned(), after: None }),
+                Err(Cut::TooLong) => return Err(Failure::again("it stalled")),
                 Err(Cut::Stopped) => return Err(Failure::Stopped),
             };
             let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(known).unwrap_or(usize::MAX)));
@@ -232,9 +232,7 @@ impl Hub {
             }
             let all = stream.part.bytes() + chunk.len() as u64;
             if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
-                let why = format!("more than its {bytes} bytes came");
-                self.restart(stream, &why, watch).map_err(Failure::Final)?;
-                return Err(Failure::Again { why, after: None });
+                return Err(self.anew(stream, format!("more than its {bytes} bytes came"), watch));
             }
             stream.doubted = false;
             stream.part.write(chunk).map_err(|error| Failure::Final(refused("write", stream.part.path(), &error)))?;
@@ -242,10 +240,9 @@ impl Hub {
             watch.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
         }
         match stream.expected.bytes {
-            _ if known > 0 => Err(Failure::Again { why: format!("it ended before byte {from}"), after: None }),
+            _ if known > 0 => Err(Failure::again(format!("it ended before byte {from}"))),
             Some(bytes) if stream.part.bytes() < bytes => {
-                let why = format!("it ended after {} of {bytes} bytes", stream.part.bytes());
-                Err(Failure::Again { why, after: None })
+                Err(Failure::again(format!("it ended after {} of {bytes} bytes", stream.part.bytes())))
             }
             _ => Ok(()),
         }
@@ -306,17 +303,15 @@ fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &About) -> Result<Exp
             .found(found)
             .hint("a commit never changes: a mirror, or an altered hub.lock, is at fault")
     };
-    match (file.bytes, of_hub.bytes) {
-        (Some(expected), Some(found)) if expected != found => {
-            return Err(differs(format!("{expected} bytes"), format!("{found} bytes")));
-        }
-        _ => {}
+    if let (Some(expected), Some(found)) = (file.bytes, of_hub.bytes)
+        && expected != found
+    {
+        return Err(differs(format!("{expected} bytes"), format!("{found} bytes")));
     }
-    match (&file.sha256, &of_hub.sha256) {
-        (Some(expected), Some(found)) if expected != found => {
-            return Err(differs(format!("SHA-256 {expected}"), format!("SHA-256 {found}")));
-        }
-        _ => {}
+    if let (Some(expected), Some(found)) = (&file.sha256, &of_hub.sha256)
+        && expected != found
+    {
+        return Err(differs(format!("SHA-256 {expected}"), format!("SHA-256 {found}")));
     }
     Ok(Expected { bytes: file.bytes.or(of_hub.bytes), sha256: file.sha256.clone().or(of_hub.sha256), git: of_hub.git })
 }

@@ -42,7 +42,6 @@ enum Entry {
         path: FileName,
         size: u64,
         oid: BlobName,
-        #[serde(default)]
         lfs: Option<LargeFile>,
     },
     /// A folder, or what a newer hub may list.
@@ -123,7 +122,7 @@ impl Hub {
                     Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
                     Ok(Ok(Some(_))) => return Err(self.no_hub(source, "a list of files without end")),
                     Ok(Err(error)) => failure = Some(again(&error)),
-                    Err(Cut::TooLong) => failure = Some(Failure::Again { why: "it stalled".to_owned(), after: None }),
+                    Err(Cut::TooLong) => failure = Some(Failure::again("it stalled")),
                     Err(Cut::Stopped) => return Err(stopped()),
                 }
                 if failure.is_some() {

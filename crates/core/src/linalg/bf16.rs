@@ -8,6 +8,8 @@
 use std::ops::Range;
 
 use super::gemm::MatrixView;
+#[cfg(target_arch = "x86_64")]
+use super::panels::by_rows;
 use super::panels::{Kind, LANES, ROWS, TileOut};
 use super::simd;
 
@@ -44,16 +46,13 @@ impl Kind for Bf16 {
     fn rows(x: MatrixView<'_, f32>) -> PairedRows {
         let width = Self::depth(x.width());
         let mut words = Vec::with_capacity(x.height() * width); // [rows, inner / 2]
-        simd::widest(
-            #[inline(always)]
-            || {
-                for row in (0..x.height()).map(|row| x.row(row)) {
-                    let (whole, rest) = row.as_chunks::<2>();
-                    words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
-                    words.extend(rest.iter().map(|&last| pair(last, 0.0)));
-                }
-            },
-        );
+        simd::in_widest!({
+            for row in (0..x.height()).map(|row| x.row(row)) {
+                let (whole, rest) = row.as_chunks::<2>();
+                words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
+                words.extend(rest.iter().map(|&last| pair(last, 0.0)));
+            }
+        });
         PairedRows { words, width }
     }
 
@@ -101,7 +100,7 @@ impl Tile {
     /// `words [rows, width]`, `panel [width, 32]`; panics where there are fewer.
     #[inline]
     fn multiply(self, words: &[u32], width: usize, panel: &[u32], rows: usize, mut out: TileOut<'_>) {
-        assert!(words.len() == rows * width && panel.len() == width * LANES && rows <= ROWS);
+        assert!(words.len() == rows * width && panel.len() == width * LANES && (1..=ROWS).contains(&rows));
         match self {
             Self::Plain => {
                 for (index, row) in words.chunks_exact(width.max(1)).enumerate() {
@@ -113,17 +112,7 @@ impl Tile {
             // that are written.
             Self::Avx512Bf16 => unsafe {
                 let (place, adds) = (out.rows(rows), out.adds);
-                match rows {
-                    8 => avx512::rows::<8>(words, width, panel, place, adds),
-                    7 => avx512::rows::<7>(words, width, panel, place, adds),
-                    6 => avx512::rows::<6>(words, width, panel, place, adds),
-                    5 => avx512::rows::<5>(words, width, panel, place, adds),
-                    4 => avx512::rows::<4>(words, width, panel, place, adds),
-                    3 => avx512::rows::<3>(words, width, panel, place, adds),
-                    2 => avx512::rows::<2>(words, width, panel, place, adds),
-                    1 => avx512::rows::<1>(words, width, panel, place, adds),
-                    _ => (),
-                }
+                by_rows!(rows, avx512::rows(words, width, panel, place, adds));
             },
         }
     }
@@ -132,18 +121,15 @@ impl Tile {
 /// One row with one panel, on any processor.
 fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
     let mut parts = [0.0f32; LANES];
-    simd::widest(
-        #[inline(always)]
-        || {
-            let [first, second] = [|word: u32| f32::from_bits(word << 16), |word| f32::from_bits(word & 0xffff_0000)];
-            for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
-                for (part, &weight) in parts.iter_mut().zip(weights) {
-                    *part += second(x) * second(weight);
-                    *part += first(x) * first(weight);
-                }
+    simd::in_widest!({
+        let [first, second] = [|word: u32| f32::from_bits(word << 16), |word| f32::from_bits(word & 0xffff_0000)];
+        for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
+            for (part, &weight) in parts.iter_mut().zip(weights) {
+                *part += second(x) * second(weight);
+                *part += first(x) * first(weight);
             }
-        },
-    );
+        }
+    });
     parts
 }
 
