@@ -14,7 +14,7 @@ use super::many::Many;
 use super::named::Library;
 use super::need::Need;
 use super::node::YamlNode;
-use super::pattern::Pattern;
+use super::pattern::CellPattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
 use super::weights::Weights;
@@ -25,13 +25,13 @@ use crate::{corpus, metric};
 
 /// A grid each of whose values is sound by itself. Nothing was looked for on disk.
 #[derive(Debug)]
-pub(super) struct Checked {
+pub(super) struct CheckedGrid {
     pub(super) name: String,
     pub(super) axes: Axes,
     /// How the backbones' weights are held; empty where the file does not say.
     pub(super) weights: Vec<Positioned<Weights>>,
     pub(super) includes: Vec<Axes>,
-    pub(super) excludes: Vec<Pattern>,
+    pub(super) excludes: Vec<CellPattern>,
     pub(super) evaluate: Evaluate,
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
@@ -39,7 +39,7 @@ pub(super) struct Checked {
     pub(super) meant: Meant,
 }
 
-impl Checked {
+impl CheckedGrid {
     /// What the grid names: backbones, and those corpora and tasks that are shown.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
         let every = || [&self.axes].into_iter().chain(&self.includes);
@@ -55,7 +55,7 @@ impl Checked {
 }
 
 /// Checks what the grid of `file` says, which is `schema` and, with its places, the tree `root`.
-pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<Checked> {
+pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = At::root(root);
     let name = name(&root, schema, file)?;
     let mut axes = Axes::read(&root, &AxisEntries::from(schema))?;
@@ -63,7 +63,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     all_or_none(&axes)?;
     let include = |(i, entry)| include(&root.key("include").item(i), entry, &axes);
     let includes = schema.include.iter().enumerate().map(include).collect::<Result<Vec<_>>>()?;
-    let exclude = |(i, entry)| Pattern::read(&root.key("exclude").item(i), entry);
+    let exclude = |(i, entry)| CellPattern::read(&root.key("exclude").item(i), entry);
     let excludes = schema.exclude.iter().enumerate().map(exclude).collect::<Result<_>>()?;
     let (evaluate, used) = match (&schema.evaluate, &schema.search) {
         (None, None) => {
@@ -89,7 +89,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         corpora: definers.corpora(corpora, &seeds)?,
         tasks: definers.tasks(used.tasks.iter())?,
     };
-    Ok(Checked { name, axes, weights, includes, excludes, evaluate, search, definitions, meant: used.meant })
+    Ok(CheckedGrid { name, axes, weights, includes, excludes, evaluate, search, definitions, meant: used.meant })
 }
 
 /// Times and memory are of the weights that a pass reads: rounded ones are computed with as floats.

@@ -17,7 +17,7 @@ use crate::recovery::Recovery;
 
 /// A cell is meant where it has one of the values of each axis that is not empty here.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct CellPattern {
     place: YamlPosition,
     backbone: Vec<Positioned<String>>,
     criterion: Vec<Positioned<WrittenMethod>>,
@@ -26,7 +26,7 @@ pub(super) struct Pattern {
     calibration: Vec<Positioned<CalibrationPattern>>,
 }
 
-impl Pattern {
+impl CellPattern {
     /// Reads the entry of `exclude` that stands at `at`.
     pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
@@ -86,7 +86,7 @@ fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], su
         .hint("leave the key out to mean all of its axis"))
 }
 
-impl Pattern {
+impl CellPattern {
     /// Whether a cell is meant, on a backbone of so many layers. The dense cell goes only with its whole backbone.
     pub(super) fn matches(&self, cell: &Cell, layers: usize) -> bool {
         let backbone = self.backbone.is_empty() || self.backbone.iter().any(|name| name.value == cell.backbone);

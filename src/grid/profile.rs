@@ -30,14 +30,14 @@ const KEYS: [&str; 13] = [
 
 /// The profile in use.
 #[derive(Debug)]
-pub(super) struct Profile {
+pub(super) struct ChosenProfile {
     pub(super) name: String,
     pub(super) changes: YamlNode,
 }
 
 /// Takes `profile` and `profiles` out of the tree. `chosen` comes from the command line and wins over `profile`. What the
 /// grid says of the profile is laid upon the file `profiles/NAME.yaml`, where there is one that grids share.
-pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<Profile>> {
+pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<ChosenProfile>> {
     let Some(mut profile) = own(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
         let mut shared = shared(&file, &profile.name)?;
@@ -78,7 +78,7 @@ fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     Ok(changes)
 }
 
-fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Profile>> {
+fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
     let Value::Map(keys) = &mut root.value else { return Ok(None) };
     let mut extract = |key: &str| {
         let position = keys.iter().position(|entry| entry.key == key)?;
@@ -120,7 +120,7 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Profile>> {
             .hint("leave the profile out, or write `profiles: {NAME: {…}}` into the grid"));
     };
     match profiles.get(name) {
-        Some(changes) => Ok(Some(Profile { name: name.to_owned(), changes: changes.clone() })),
+        Some(changes) => Ok(Some(ChosenProfile { name: name.to_owned(), changes: changes.clone() })),
         None => {
             let error = unknown(format!("unknown profile `{name}`"));
             Err(error.hint(format!("the profiles stand at {}", profiles.place)).none_of(name, names(&profiles)))

@@ -317,7 +317,7 @@ pub struct GroupMetric {
 
 /// A task's score of one metric and filter: what a group needs of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Part {
+pub struct TaskScore {
     /// The score.
     pub score: f64,
     /// Its standard error, where it has one.
@@ -328,9 +328,9 @@ pub struct Part {
 
 /// A group's score of its tasks', with its standard error where all have one. The error is pooled by sizes even where the
 /// score is not, as in the harness.
-pub fn grouped(parts: &[Part], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
-    let size = |part: &Part| part.documents as f64;
-    let weight = |part: &Part| if metric.by_size { size(part) } else { 1.0 };
+pub fn grouped(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
+    let size = |part: &TaskScore| part.documents as f64;
+    let weight = |part: &TaskScore| if metric.by_size { size(part) } else { 1.0 };
     let total: f64 = parts.iter().map(size).sum();
     let score = parts.iter().map(|part| part.score * weight(part)).sum::<f64>() / parts.iter().map(weight).sum::<f64>();
     let errors: Option<Vec<f64>> = parts.iter().map(|part| part.error).collect();

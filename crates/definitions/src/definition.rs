@@ -188,15 +188,15 @@ impl Definition {
     pub fn read(node: &Node) -> Result<Self> {
         let name = node.get("task").and_then(Node::text).map(str::to_owned);
         let name = name.ok_or_else(|| wrong("task", "a name", node.get("task").unwrap_or(node)))?;
-        Reader { node }.definition(name.clone()).map_err(|error| error.at(format!("task {name}")))
+        KeyReader { node }.definition(name.clone()).map_err(|error| error.at(format!("task {name}")))
     }
 }
 
-struct Reader<'a> {
+struct KeyReader<'a> {
     node: &'a Node,
 }
 
-impl Reader<'_> {
+impl KeyReader<'_> {
     /// What stands under a key; nothing where it is `null`. A hook is refused.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {

@@ -3,7 +3,7 @@
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::python::is_space;
 
-use crate::aggregate::{Aggregation, Item, Part, grouped};
+use crate::aggregate::{Aggregation, Item, TaskScore, grouped};
 use crate::library::Group;
 use crate::metric::{Kind, Metric, Output};
 use crate::prompt::choice;
@@ -154,9 +154,9 @@ pub fn group_scores(group: &Group, of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score
                 let found = scores.iter().find(|score| score.metric == metric.metric && score.filter == filter)?;
                 // The harness takes the number of documents of a task's last metric.
                 let documents = scores.last().map_or(0, |last| last.documents);
-                Some(Part { score: found.score, error: found.error, documents })
+                Some(TaskScore { score: found.score, error: found.error, documents })
             };
-            let parts: Vec<Part> = tasks.iter().filter_map(of_task).collect();
+            let parts: Vec<TaskScore> = tasks.iter().filter_map(of_task).collect();
             if let Some((score, error)) = grouped(&parts, metric) {
                 let documents = parts.iter().map(|part| part.documents).sum();
                 scores.push(Score { metric: metric.metric.clone(), filter, score, error, documents });

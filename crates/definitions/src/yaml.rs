@@ -219,7 +219,7 @@ fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usiz
 
 fn document(text: &str, file: &str) -> Result<Node> {
     let mut parser = Parser::new_from_str(text);
-    let mut reader = Reader { file: file.into(), anchors: HashMap::new(), count: 0 };
+    let mut reader = EventReader { file: file.into(), anchors: HashMap::new(), count: 0 };
     let mut root = None;
     while let Some((event, span)) = reader.next(&mut parser)? {
         match event {
@@ -233,7 +233,7 @@ fn document(text: &str, file: &str) -> Result<Node> {
     Ok(root.unwrap_or_else(|| Node { tree: Tree::Scalar(Value::None), place: Place { file: file.into(), line: 1 } }))
 }
 
-struct Reader {
+struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
     count: usize,
@@ -241,7 +241,7 @@ struct Reader {
 
 type Events<'a> = Parser<'a, granit_parser::StrInput<'a>>;
 
-impl Reader {
+impl EventReader {
     fn bad(&self, span: &Span, what: &str) -> Error {
         Error::bad_input(what).at(format!("{}:{}", self.file, span.start.line()))
     }

@@ -8,7 +8,7 @@ use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor as Array};
 
-use super::layout::{Content, Layout, Tensor};
+use super::layout::{CheckpointTensor, Layout, TensorContent};
 use super::shards::{each_block, encode};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
@@ -197,7 +197,7 @@ impl Layout {
         wrote: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let form = fits_gguf(config, self)?;
-        let named = |tensor: &Tensor| {
+        let named = |tensor: &CheckpointTensor| {
             let unnamed = || Error::job("a tensor has no name in GGUF files").at(format!("tensor {}", tensor.name));
             let name = name_in_gguf(config.architecture, &tensor.name).ok_or_else(unnamed)?;
             Ok(GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() })
@@ -233,7 +233,7 @@ impl Layout {
                 put(&bytes)
             };
             match &tensor.content {
-                Content::Stored(name) if takes_turns(form, &tensor.name) => {
+                TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
                     write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))?;
                 }
                 _ => each_block(tensor, &self.weights, &mut write)?,
@@ -315,7 +315,7 @@ fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
 }
 
 /// Numbers as the file holds them.
-fn stored(tensor: &Tensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
+fn stored(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let float = match dtype {
         GgmlDType::F32 => FloatType::F32,
         GgmlDType::BF16 => FloatType::Bf16,

@@ -59,7 +59,7 @@ impl Kind for Bf16 {
     #[inline]
     fn multiply(rows: &PairedRows, block: Range<usize>, panel: &[u32], out: TileOut<'_>) {
         let words = &rows.words[block.start * rows.width..block.end * rows.width];
-        Tile::best().multiply(words, rows.width, panel, block.len(), out);
+        Bf16Tile::best().multiply(words, rows.width, panel, block.len(), out);
     }
 }
 
@@ -79,13 +79,13 @@ pub(crate) fn pair(first: f32, second: f32) -> u32 {
 
 /// How a tile is multiplied on this processor.
 #[derive(Clone, Copy)]
-enum Tile {
+enum Bf16Tile {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
 }
 
-impl Tile {
+impl Bf16Tile {
     fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
@@ -252,7 +252,7 @@ mod tests {
         let width = Bf16::depth(inner);
         let words: Vec<u32> = x[..inner].chunks(2).map(|of| pair(of[0], of.get(1).copied().unwrap_or(0.0))).collect();
         for (panel, weights) in matrix.words().chunks_exact(width * LANES).enumerate() {
-            let [plain, best] = [Tile::Plain, Tile::best()].map(|tile| {
+            let [plain, best] = [Bf16Tile::Plain, Bf16Tile::best()].map(|tile| {
                 let mut sums = [0.0; LANES];
                 tile.multiply(&words, width, weights, 1, TileOut::new(&mut sums, LANES, false));
                 sums.map(f32::to_bits)

@@ -34,13 +34,13 @@ impl Kind for F32 {
 
     #[inline]
     fn multiply(rows: &MatrixView<'_, f32>, block: Range<usize>, panel: &[f32], out: TileOut<'_>) {
-        Tile::best().multiply(rows.block(block.clone()), block.len(), panel, piece(rows.width()), out);
+        F32Tile::best().multiply(rows.block(block.clone()), block.len(), panel, piece(rows.width()), out);
     }
 }
 
 /// How a tile is multiplied on this processor.
 #[derive(Clone, Copy)]
-enum Tile {
+enum F32Tile {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -48,7 +48,7 @@ enum Tile {
     Avx512,
 }
 
-impl Tile {
+impl F32Tile {
     fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     /// Eight rows of sums, pieces of 128 numbers, on top of one half.
-    fn sums(tile: Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
+    fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
         let mut sums = [0.5; LANES * ROWS];
         tile.multiply((x, panel.len() / LANES), rows, panel, 128, TileOut::new(&mut sums, LANES, adds));
         sums
@@ -249,7 +249,7 @@ mod tests {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
             let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
             for adds in [false, true] {
-                let [a, b] = [Tile::Avx512, Tile::Avx2].map(|tile| sums(tile, &x, ROWS, &panel, adds));
+                let [a, b] = [F32Tile::Avx512, F32Tile::Avx2].map(|tile| sums(tile, &x, ROWS, &panel, adds));
                 assert_eq!(a.map(f32::to_bits), b.map(f32::to_bits));
             }
         }
@@ -259,7 +259,7 @@ mod tests {
     fn the_plain_way_gives_the_same_sums_but_for_rounding() {
         let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
         let row: Vec<f32> = (0..300).map(noise).collect();
-        let [best, plain] = [Tile::best(), Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));
+        let [best, plain] = [F32Tile::best(), F32Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));
         assert!(best.iter().zip(plain).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 }
