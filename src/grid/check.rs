@@ -213,10 +213,8 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let (mut corpora, mut perplexity) = (Vec::new(), Vec::new());
     for (i, entry) in entries.perplexity.iter().enumerate() {
         let at = at.key("perplexity").item(i);
-        let (texts, lengths) =
-            (list::values(&at.key("corpus"), &entry.corpus)?, list::values(&at.key("length"), &entry.length)?);
-        let what = "the length of an evaluation window";
-        lengths.iter().try_for_each(|of| limits::count(2, of.value, what, &of.place))?;
+        let texts = list::values(&at.key("corpus"), &entry.corpus)?;
+        let lengths = list::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
         limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
         for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
             // What stands twice is the item of the one list that there is, or the entry.
@@ -290,11 +288,7 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
-        let counts = |key: &str, values: &[usize], what: &str| {
-            let values = list::values(&at.key(key), values)?;
-            values.iter().try_for_each(|of| limits::count(1, of.value, what, &of.place))?;
-            Ok::<_, Error>(values)
-        };
+        let counts = |key: &str, values: &[usize], what: &str| list::counts(&at.key(key), values, 1, what);
         let lengths = counts("length", &entry.length, "the length of a timed prompt")?;
         let batches = match entry.batch.written() {
             Some(batches) => counts("batch", batches, "the number of sequences of a timed prompt")?,

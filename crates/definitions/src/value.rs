@@ -164,23 +164,6 @@ impl From<String> for Value {
     }
 }
 
-impl From<serde_json::Value> for Value {
-    fn from(value: serde_json::Value) -> Self {
-        match value {
-            serde_json::Value::Null => Self::None,
-            serde_json::Value::Bool(truth) => Self::Bool(truth),
-            serde_json::Value::Number(number) => {
-                number.as_i64().map_or_else(|| Self::Float(number.as_f64().unwrap_or(f64::NAN)), Self::Int)
-            }
-            serde_json::Value::String(text) => Self::Text(text),
-            serde_json::Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
-            serde_json::Value::Object(pairs) => {
-                Self::Map(pairs.into_iter().map(|(key, value)| (Self::Text(key), value.into())).collect())
-            }
-        }
-    }
-}
-
 /// Equality of Python: `1 == 1.0 == True`, and the order of a map's keys does not matter.
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
@@ -321,7 +304,7 @@ mod tests {
     /// Expected texts: `repr(…)`, Python 3.11.
     #[test]
     fn values_print_as_in_python() {
-        let shown = |json: &str| Value::from(serde_json::from_str::<serde_json::Value>(json).unwrap()).repr();
+        let shown = |json: &str| serde_json::from_str::<Value>(json).unwrap().repr();
         assert_eq!(
             shown(r#"[true, null, 1, 1.0, "it's", "say \"it's\""]"#),
             r#"[True, None, 1, 1.0, "it's", 'say "it\'s"']"#

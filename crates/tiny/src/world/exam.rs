@@ -25,8 +25,8 @@ pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
     let number = TASKS.iter().position(|task| *task == name)?;
     let mut exam = Exam { facts, draw: Draw::new(&[seed, 2, number as u64]) };
     Some(match name {
-        "arc_easy" => exam.arc("easy", 400, |link| !is_hop(link)),
-        "arc_challenge" => exam.arc("challenge", 400, is_hop),
+        "arc_easy" => exam.arc("easy", |link| !is_hop(link)),
+        "arc_challenge" => exam.arc("challenge", is_hop),
         "hellaswag" => exam.hellaswag(),
         "winogrande" => exam.winogrande(),
         "boolq" => exam.boolq(),
@@ -79,7 +79,7 @@ impl Exam<'_> {
         rounds.into_iter().map(|(_, item)| item).collect()
     }
 
-    fn arc(&mut self, level: &str, size: usize, of: fn(usize) -> bool) -> Vec<Value> {
+    fn arc(&mut self, level: &str, of: fn(usize) -> bool) -> Vec<Value> {
         let group = |link: usize| -> Vec<ExamItem> {
             let facts = self.facts;
             let ask = |fact: Fact| {
@@ -88,21 +88,7 @@ impl Exam<'_> {
             facts.of_link(link).flat_map(ask).collect()
         };
         let groups: Vec<Vec<ExamItem>> = (0..LINKS).filter(|link| of(*link)).map(group).collect();
-        let mut seats = Seats::new(4);
-        let mixed = self.mixed(groups, size);
-        mixed
-            .into_iter()
-            .enumerate()
-            .map(|(at, ((question, answer), wrong))| {
-                let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
-                json!({
-                    "id": format!("{level}_{at}"),
-                    "question": question,
-                    "choices": {"text": choices, "label": LETTERS},
-                    "answerKey": LETTERS[gold],
-                })
-            })
-            .collect()
+        self.four_choices(groups, &format!("{level}_"), "question")
     }
 
     fn openbookqa(&mut self) -> Vec<Value> {
@@ -110,21 +96,22 @@ impl Exam<'_> {
         let group =
             |link: usize| facts.of_link(link).flat_map(|fact| facts.kept_stems(fact)).collect::<Vec<ExamItem>>();
         let groups = (0..LINKS).filter(|link| !is_hop(*link)).map(group).collect();
-        let mut seats = Seats::new(4);
-        let mixed = self.mixed(groups, 400);
-        mixed
-            .into_iter()
-            .enumerate()
-            .map(|(at, ((stem, answer), wrong))| {
-                let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
-                json!({
-                    "id": format!("stem-{at}"),
-                    "question_stem": stem,
-                    "choices": {"text": choices, "label": LETTERS},
-                    "answerKey": LETTERS[gold],
-                })
+        self.four_choices(groups, "stem-", "question_stem")
+    }
+
+    /// Four hundred questions of such groups, which stand under `key`, each with four choices.
+    fn four_choices(&mut self, groups: Vec<Vec<ExamItem>>, id: &str, key: &str) -> Vec<Value> {
+        let (mixed, mut seats) = (self.mixed(groups, 400), Seats::new(4));
+        let row = |(at, ((question, answer), wrong)): (usize, (ExamItem, Vec<String>))| {
+            let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
+            json!({
+                "id": format!("{id}{at}"),
+                key: question,
+                "choices": {"text": choices, "label": LETTERS},
+                "answerKey": LETTERS[gold],
             })
-            .collect()
+        };
+        mixed.into_iter().enumerate().map(row).collect()
     }
 
     /// Three scenes for each step (but the first) of each activity. One wrong ending is another step of the activity,
