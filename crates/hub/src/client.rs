@@ -156,12 +156,7 @@ impl Hub {
                     ask = ask.header(IF_RANGE, validator);
                 }
             }
-            let response = match within(watch.stop, self.settings.patience.answer, ask.send()).await {
-                Ok(Ok(response)) => response,
-                Ok(Err(error)) => return Err(again(&error)),
-                Err(WaitEnd::TooLong) => return Err(RequestFailure::again("no answer")),
-                Err(WaitEnd::Stopped) => return Err(RequestFailure::Stopped),
-            };
+            let response = brought(ask.send(), self.settings.patience.answer, "no answer", watch).await?;
             if own {
                 for (name, value) in response.headers() {
                     said.entry(name).or_insert_with(|| value.clone());
@@ -265,8 +260,22 @@ pub(crate) fn stopped() -> Error {
     Error::interrupted("stopped; what came is kept, and the same command goes on there")
 }
 
+/// What the network brings within some time; `late` says that it did not.
+pub(crate) async fn brought<T>(
+    part: impl Future<Output = reqwest::Result<T>>,
+    time: Duration,
+    late: &str,
+    watch: Watch<'_>,
+) -> Result<T, RequestFailure> {
+    match within(watch.stop, time, part).await {
+        Ok(part) => part.map_err(|error| again(&error)),
+        Err(WaitEnd::TooLong) => Err(RequestFailure::again(late)),
+        Err(WaitEnd::Stopped) => Err(RequestFailure::Stopped),
+    }
+}
+
 /// A request that failed on the way. Signed addresses are secrets: no message shows one.
-pub(crate) fn again(error: &reqwest::Error) -> RequestFailure {
+fn again(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     while let Some(inner) = cause {

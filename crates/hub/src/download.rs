@@ -9,13 +9,13 @@ use reqwest::{Method, StatusCode};
 
 use crate::answer::{Asked, RequestFailure};
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, HubRequest, Reply, Watch, again, shown, stopped};
+use crate::client::{Hub, HubRequest, Reply, Watch, brought, shown, stopped};
 use crate::event::Event;
 use crate::hash::{BlobName, bare};
 use crate::listing::encoded;
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
-use crate::wait::{WaitEnd, until, within};
+use crate::wait::until;
 
 /// What the hub says of a file.
 struct FileHead {
@@ -210,14 +210,8 @@ impl Hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
             stream.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
-        loop {
-            let chunk = match within(watch.stop, self.settings.patience.stall, reply.response.chunk()).await {
-                Ok(Ok(Some(chunk))) => chunk,
-                Ok(Ok(None)) => break,
-                Ok(Err(error)) => return Err(again(&error)),
-                Err(WaitEnd::TooLong) => return Err(RequestFailure::again("it stalled")),
-                Err(WaitEnd::Stopped) => return Err(RequestFailure::Stopped),
-            };
+        let stall = self.settings.patience.stall;
+        while let Some(chunk) = brought(reply.response.chunk(), stall, "it stalled", watch).await? {
             let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(known).unwrap_or(usize::MAX)));
             if !stream
                 .part

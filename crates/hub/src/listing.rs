@@ -6,12 +6,10 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::answer::RequestFailure;
-use crate::client::{Hub, HubRequest, Watch, again, stopped};
+use crate::client::{Hub, HubRequest, Watch, brought};
 use crate::hash::{BlobName, Commit, ContentHash};
 use crate::name::FileName;
 use crate::repo::Source;
-use crate::wait::{WaitEnd, within};
 
 /// What stands in an address as it is: the rest is written as `%2F`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -114,21 +112,15 @@ impl Hub {
             if next.as_ref().is_some_and(|next| !self.is_own(next)) {
                 return Err(self.no_hub(source, "a list that goes on at another host"));
             }
-            let (mut body, mut failure) = (Vec::new(), None);
-            loop {
-                let chunk = within(watch.stop, self.settings.patience.stall, reply.response.chunk()).await;
-                match chunk {
-                    Ok(Ok(None)) => break,
-                    Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
-                    Ok(Ok(Some(_))) => return Err(self.no_hub(source, "a list of files without end")),
-                    Ok(Err(error)) => failure = Some(again(&error)),
-                    Err(WaitEnd::TooLong) => failure = Some(RequestFailure::again("it stalled")),
-                    Err(WaitEnd::Stopped) => return Err(stopped()),
+            let mut body = Vec::new();
+            let failure = loop {
+                match brought(reply.response.chunk(), self.settings.patience.stall, "it stalled", watch).await {
+                    Ok(None) => break None,
+                    Ok(Some(chunk)) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
+                    Ok(Some(_)) => return Err(self.no_hub(source, "a list of files without end")),
+                    Err(failure) => break Some(failure),
                 }
-                if failure.is_some() {
-                    break;
-                }
-            }
+            };
             match failure {
                 None => break (body, next),
                 Some(failure) => self.back_off(failure, &mut tries, &asked, watch).await?,
