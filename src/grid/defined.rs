@@ -154,6 +154,7 @@ pub(super) enum DataEntry {
 /// One file, or several.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(rename = "Files")]
 pub(super) enum OneOrMore {
     One(PathBuf),
     More(Vec<PathBuf>),
