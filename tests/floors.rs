@@ -36,6 +36,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
         "crates/core/src",
         &[
             "error",
+            "named",
             "style",
             "quantity",
             "options",

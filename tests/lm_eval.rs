@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::world::World;
+use ghostlab_definitions::Library;
 use ghostlab_definitions::aggregate::{Aggregation, Item};
-use ghostlab_definitions::{Library, Value as Plain};
 use serde_json::{Value, json};
 
 /// A log-likelihood, in nats: f32 kernels of two programs.
@@ -166,7 +166,10 @@ fn requests_likelihoods_scores_errors_and_groups_are_those_of_the_harness() {
                     // By as many draws as the harness took here, of the items that it noted.
                     (Some(two), aggregation) => {
                         let item = |sample: &Value| match &sample[metric.kind.name()] {
-                            Value::Array(pair) => Item::Labels(Plain::from(pair[0].clone()), pair[1].as_i64().unwrap()),
+                            Value::Array(pair) => Item::Labels(
+                                serde_json::from_value(pair[0].clone()).unwrap(),
+                                pair[1].as_i64().unwrap(),
+                            ),
                             one => Item::Number(number(one)),
                         };
                         let items: Vec<Item> = theirs.iter().map(item).collect();

@@ -187,7 +187,7 @@ fn definition_seeds() -> Vec<Vec<u8>> {
 fn documents() -> Vec<ghostlab_definitions::Value> {
     let row =
         |at: usize| json!({"q": format!(" why {at}? "), "c": ["it's", "\"so\""], "a": at % 2, "n": null, "f": 1.5});
-    (0..2).map(|at| row(at).into()).collect()
+    (0..2).map(|at| serde_json::from_value(row(at)).unwrap()).collect()
 }
 
 /// A file of a definition: refused soundly, or one that makes requests, or refuses to.
@@ -553,7 +553,7 @@ fn race_seeds() -> Vec<Vec<u8>> {
 fn race(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let fields = json!({"article": "A.", "problems": text});
-    let row = Row { place: "t.jsonl:1".to_owned(), value: fields.into() };
+    let row = Row { place: "t.jsonl:1".to_owned(), value: serde_json::from_value(fields).unwrap() };
     let definition = native::definition(Task::find("race").unwrap()).unwrap();
     match ghostlab_definitions::Task::of_rows(definition.clone(), vec![row], None) {
         Ok(read) => {

@@ -1,7 +1,7 @@
 //! Where a value stands in a grid, for the complaints about it.
 
-use super::node::Step::{Item, Key};
-use super::node::{Step, YamlNode, YamlPosition};
+use super::node::PathStep::{Item, Key};
+use super::node::{PathStep, YamlNode, YamlPosition};
 use crate::error::Error;
 
 /// A value and the place that a complaint about it names.
@@ -15,7 +15,7 @@ pub(super) struct Positioned<T> {
 #[derive(Debug, Clone)]
 pub(super) struct At<'a> {
     root: &'a YamlNode,
-    steps: Vec<Step<'a>>,
+    steps: Vec<PathStep<'a>>,
 }
 
 impl<'a> At<'a> {
@@ -33,7 +33,7 @@ impl<'a> At<'a> {
         self.then(Item(item))
     }
 
-    fn then(&self, step: Step<'a>) -> Self {
+    fn then(&self, step: PathStep<'a>) -> Self {
         Self { root: self.root, steps: [&self.steps[..], &[step]].concat() }
     }
 

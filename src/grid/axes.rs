@@ -221,19 +221,14 @@ fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibration
 /// The product of an entry's lists.
 fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let corpora = list::values(&at.key("corpus"), &entry.corpus)?;
-    let counts = |key: &str, values: &[usize], least: usize, what: &str| {
-        let values = list::values(&at.key(key), values)?;
-        values.iter().try_for_each(|of| limits::count(least, of.value, what, &of.place))?;
-        Ok::<_, Error>(values)
-    };
-    let sequences = counts("sequences", &entry.sequences, 1, "the number of calibration sequences")?;
-    let lengths = counts("length", &entry.length, 2, "the length of a calibration sequence")?;
+    let what = "the number of calibration sequences";
+    let sequences = list::counts(&at.key("sequences"), &entry.sequences, 1, what)?;
+    let lengths = list::counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
     let seeds = entry.seed.written().map(|seeds| list::values(&at.key("seed"), seeds)).transpose()?;
-    let operators = entry
-        .operator_sequences
-        .written()
-        .map(|values| counts("operator_sequences", values, 1, "the number of sequences for the operator"));
-    let (seeds, operators) = (optional(at, seeds), optional(at, operators.transpose()?));
+    let what = "the number of sequences for the operator";
+    let operators = |values| list::counts(&at.key("operator_sequences"), values, 1, what);
+    let operators = entry.operator_sequences.written().map(operators).transpose()?;
+    let (seeds, operators) = (optional(at, seeds), optional(at, operators));
 
     let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
     limits::few_enough(&sizes, &at.place())?;

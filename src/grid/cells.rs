@@ -9,13 +9,13 @@ use super::depth::Depth;
 use super::disk::Backbone;
 use super::limits;
 use super::node::YamlPosition;
-use super::pattern::Pattern;
+use super::pattern::CellPattern;
 use super::search::{Search, Unselectable};
 use crate::criterion::PruneSpec;
 use crate::error::{Error, Result};
 
 /// A pruned cell, its depth as it was written, and where.
-struct Candidate {
+struct PrunedCell {
     cell: Cell,
     depth: Depth,
     place: YamlPosition,
@@ -29,7 +29,7 @@ struct Candidate {
 pub(super) fn cells(
     axes: &Axes,
     includes: &[Axes],
-    excludes: &[Pattern],
+    excludes: &[CellPattern],
     backbones: &BTreeMap<String, Backbone>,
 ) -> Result<Vec<Positioned<Cell>>> {
     for axes in [axes].into_iter().chain(includes) {
@@ -43,7 +43,7 @@ pub(super) fn cells(
     excludes.iter().try_for_each(|pattern| pattern.check(&all))?;
 
     let stays = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layers(cell)));
-    let added: Vec<Candidate> = includes.iter().flat_map(|axes| axes.product(backbones)).collect();
+    let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.product(backbones)).collect();
     let kept = product.iter().filter(|candidate| stays(&candidate.cell)).chain(&added).collect::<Vec<_>>();
     let named = dense.iter().filter(|of| stays(&of.value)).map(|of| (&of.value.backbone, &of.place));
     let named = named.chain(kept.iter().map(|candidate| (&candidate.cell.backbone, &candidate.place)));
@@ -128,7 +128,7 @@ fn dense_of(backbone: &Positioned<String>) -> Positioned<Cell> {
     Positioned { value: Cell::dense(&backbone.value), place: backbone.place.clone() }
 }
 
-impl Candidate {
+impl PrunedCell {
     /// Refuses a cut of a whole backbone.
     fn leaves_something(&self, layers: usize) -> Result<()> {
         let Cell { backbone, depth, .. } = &self.cell;
@@ -157,7 +157,7 @@ impl Axes {
     }
 
     /// For each backbone criterion by criterion, in it depth by depth, then recovery, then calibration.
-    fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<Candidate> {
+    fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
         let mut candidates = Vec::new();
         for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {
             let depths = self.depths(backbones[backbone].layers);
@@ -173,7 +173,7 @@ impl Axes {
                                 calibration: Some(calibration.value.clone()),
                                 name: String::new(),
                             };
-                            candidates.push(Candidate { cell, depth: depth.value, place: depth.place.clone() });
+                            candidates.push(PrunedCell { cell, depth: depth.value, place: depth.place.clone() });
                         }
                     }
                 }

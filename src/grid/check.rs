@@ -14,24 +14,24 @@ use super::many::Many;
 use super::named::Library;
 use super::need::Need;
 use super::node::YamlNode;
-use super::pattern::Pattern;
+use super::pattern::CellPattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
 use super::weights::Weights;
 use super::{AxisChoice, limits, list};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::tasks::DocumentLimit;
 use crate::{corpus, metric};
 
 /// A grid each of whose values is sound by itself. Nothing was looked for on disk.
 #[derive(Debug)]
-pub(super) struct Checked {
+pub(super) struct CheckedGrid {
     pub(super) name: String,
     pub(super) axes: Axes,
     /// How the backbones' weights are held; empty where the file does not say.
     pub(super) weights: Vec<Positioned<Weights>>,
     pub(super) includes: Vec<Axes>,
-    pub(super) excludes: Vec<Pattern>,
+    pub(super) excludes: Vec<CellPattern>,
     pub(super) evaluate: Evaluate,
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
@@ -39,7 +39,7 @@ pub(super) struct Checked {
     pub(super) meant: Meant,
 }
 
-impl Checked {
+impl CheckedGrid {
     /// What the grid names: backbones, and those corpora and tasks that are shown.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
         let every = || [&self.axes].into_iter().chain(&self.includes);
@@ -55,7 +55,7 @@ impl Checked {
 }
 
 /// Checks what the grid of `file` says, which is `schema` and, with its places, the tree `root`.
-pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<Checked> {
+pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = At::root(root);
     let name = name(&root, schema, file)?;
     let mut axes = Axes::read(&root, &AxisEntries::from(schema))?;
@@ -63,7 +63,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     all_or_none(&axes)?;
     let include = |(i, entry)| include(&root.key("include").item(i), entry, &axes);
     let includes = schema.include.iter().enumerate().map(include).collect::<Result<Vec<_>>>()?;
-    let exclude = |(i, entry)| Pattern::read(&root.key("exclude").item(i), entry);
+    let exclude = |(i, entry)| CellPattern::read(&root.key("exclude").item(i), entry);
     let excludes = schema.exclude.iter().enumerate().map(exclude).collect::<Result<_>>()?;
     let (evaluate, used) = match (&schema.evaluate, &schema.search) {
         (None, None) => {
@@ -89,7 +89,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         corpora: definers.corpora(corpora, &seeds)?,
         tasks: definers.tasks(used.tasks.iter())?,
     };
-    Ok(Checked { name, axes, weights, includes, excludes, evaluate, search, definitions, meant: used.meant })
+    Ok(CheckedGrid { name, axes, weights, includes, excludes, evaluate, search, definitions, meant: used.meant })
 }
 
 /// Times and memory are of the weights that a pass reads: rounded ones are computed with as floats.
@@ -213,10 +213,8 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let (mut corpora, mut perplexity) = (Vec::new(), Vec::new());
     for (i, entry) in entries.perplexity.iter().enumerate() {
         let at = at.key("perplexity").item(i);
-        let (texts, lengths) =
-            (list::values(&at.key("corpus"), &entry.corpus)?, list::values(&at.key("length"), &entry.length)?);
-        let what = "the length of an evaluation window";
-        lengths.iter().try_for_each(|of| limits::count(2, of.value, what, &of.place))?;
+        let texts = list::values(&at.key("corpus"), &entry.corpus)?;
+        let lengths = list::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
         limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
         for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
             // What stands twice is the item of the one list that there is, or the entry.
@@ -281,14 +279,7 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let known: Vec<&str> = metric::named().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
         None => Ok(names),
-        Some((i, name)) => {
-            let error = at.item(i).bad("no such metric can be named");
-            let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`"));
-            Err(match nearest(name, known) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error,
-            })
-        }
+        Some((i, name)) => Err(at.item(i).bad("no such metric can be named").none_of(name, known)),
     }
 }
 
@@ -297,11 +288,7 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
-        let counts = |key: &str, values: &[usize], what: &str| {
-            let values = list::values(&at.key(key), values)?;
-            values.iter().try_for_each(|of| limits::count(1, of.value, what, &of.place))?;
-            Ok::<_, Error>(values)
-        };
+        let counts = |key: &str, values: &[usize], what: &str| list::counts(&at.key(key), values, 1, what);
         let lengths = counts("length", &entry.length, "the length of a timed prompt")?;
         let batches = match entry.batch.written() {
             Some(batches) => counts("batch", batches, "the number of sequences of a timed prompt")?,

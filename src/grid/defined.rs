@@ -148,13 +148,14 @@ pub(super) enum DataEntry {
     /// A folder or file with the rows.
     Place(PathBuf),
     /// Files by split.
-    Splits(BTreeMap<String, Files>),
+    Splits(BTreeMap<String, OneOrMore>),
 }
 
 /// One file, or several.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(super) enum Files {
+#[schemars(rename = "Files")]
+pub(super) enum OneOrMore {
     One(PathBuf),
     More(Vec<PathBuf>),
 }
@@ -172,16 +173,16 @@ pub(super) struct DefinitionEntry {
 
 /// What is to be read of a definition.
 #[derive(Debug, Clone)]
-pub(super) struct Defined {
+pub(super) struct DefinedTask {
     definition: Definition,
-    origin: Origin,
+    origin: RowsOrigin,
     generated: bool,
 }
 
 #[derive(Debug, Clone)]
-enum Origin {
+enum RowsOrigin {
     /// By split, and where they are named.
-    Files(BTreeMap<String, Vec<PathBuf>>, String),
+    OneOrMore(BTreeMap<String, Vec<PathBuf>>, String),
     Folder(Box<Need>),
 }
 
@@ -190,7 +191,7 @@ enum Origin {
 pub(super) struct Meant {
     pub(super) uses: Vec<DefinitionUse>,
     pub(super) groups: Vec<GroupUse>,
-    pub(super) tasks: BTreeMap<String, Defined>,
+    pub(super) tasks: BTreeMap<String, DefinedTask>,
 }
 
 impl Meant {
@@ -214,7 +215,7 @@ impl Meant {
                 shown.push(at.placed(of.to_string()));
                 meant.uses.push(of);
                 let defined =
-                    Defined { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
+                    DefinedTask { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
                 let other = meant.tasks.get(&defined.definition.name);
                 if other.is_some_and(|other| other.definition != defined.definition) {
                     return Err(at.bad(format!("there are two definitions of `{}`", defined.definition.name)));
@@ -234,13 +235,13 @@ impl Meant {
     /// The repositories and folders that are needed for some tasks.
     pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<Need> {
         let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
-        let need = |(name, defined): (&String, &Defined)| match &defined.origin {
-            Origin::Folder(need) => {
+        let need = |(name, defined): (&String, &DefinedTask)| match &defined.origin {
+            RowsOrigin::Folder(need) => {
                 let mut need = (**need).clone();
                 need.want = need.want.take().map(|want| wanted(want, &defined.definition, &self.splits(name)));
                 Some(need)
             }
-            Origin::Files(..) => None,
+            RowsOrigin::OneOrMore(..) => None,
         };
         tasks.filter_map(need).collect()
     }
@@ -259,11 +260,11 @@ impl Meant {
     /// # Errors
     /// A split that is not there.
     pub(super) fn found(&self, around: &Around<'_>) -> Result<BTreeMap<String, TaskDefinition>> {
-        let found = self.tasks.iter().map(|(name, Defined { definition, origin, generated })| {
+        let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
-                Origin::Files(files, place) => (given(files, &splits, place)?, None),
-                Origin::Folder(need) => {
+                RowsOrigin::OneOrMore(files, place) => (given(files, &splits, place)?, None),
+                RowsOrigin::Folder(need) => {
                     let mut need = (**need).clone();
                     need.want = need.want.take().map(|want| wanted(want, definition, &splits));
                     let Found { path, hub, .. } = need.find(around)?;
@@ -318,24 +319,24 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
 }
 
 /// Where an entry's rows are: where it says so, else where the definition does.
-fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<Origin> {
+fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
     let (name, at) = (&definition.name, at.key("data"));
     let Data { path, options, .. } = &definition.data;
     match &entry.data {
         Some(DataEntry::Splits(splits)) => {
-            let files = |of: &Files| -> Vec<PathBuf> {
+            let files = |of: &OneOrMore| -> Vec<PathBuf> {
                 let files = match of {
-                    Files::One(file) => std::slice::from_ref(file),
-                    Files::More(files) => files.as_slice(),
+                    OneOrMore::One(file) => std::slice::from_ref(file),
+                    OneOrMore::More(files) => files.as_slice(),
                 };
                 files.iter().map(|file| from_here(file, &at).value).collect()
             };
             let splits = splits.iter().map(|(split, of)| (split.clone(), files(of))).collect();
-            return Ok(Origin::Files(splits, at.place().to_string()));
+            return Ok(RowsOrigin::OneOrMore(splits, at.place().to_string()));
         }
         Some(DataEntry::Place(place)) => {
             let Positioned { value, place } = from_here(place, &at);
-            return Ok(Origin::Folder(Box::new(Need::of_rows(name, Some(value), None, place))));
+            return Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, Some(value), None, place))));
         }
         None => {}
     }
@@ -361,10 +362,10 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
                 .found(files.repr())
                 .hint("bring the files, and name them in the grid: `data: {SPLIT: FILE}`")
         })?;
-        return Ok(Origin::Files(splits, format!("task {name}, `data_files`, {}", definition.place)));
+        return Ok(RowsOrigin::OneOrMore(splits, format!("task {name}, `data_files`, {}", definition.place)));
     }
     if local(path).is_dir() {
-        return Ok(Origin::Folder(Box::new(Need::of_rows(name, Some(local(path)), None, at.place()))));
+        return Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, Some(local(path)), None, at.place()))));
     }
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
     let source = Repo::new(RepoKind::Dataset, path).and_then(|repo| Source::new(repo, revision)).map_err(|error| {
@@ -373,7 +374,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             .hint("`data: FOLDER` or `data: {SPLIT: FILE}` in the grid says where the rows are")
     })?;
     let want = Want { source, files: Vec::new() };
-    Ok(Origin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
+    Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
 }
 
 /// Loaders of local files.

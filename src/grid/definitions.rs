@@ -7,24 +7,24 @@ use super::at::{At, Positioned};
 use super::entry_kind::EntryKind;
 use super::limits;
 use super::named::{self, Library};
-use super::need::{Need, Written};
+use super::need::{Need, WrittenSource};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::WrittenShards;
 use crate::corpus::Rule;
-use crate::error::{Error, Result, nearest};
+use crate::error::Result;
 use crate::tasks::TASKS;
 
 /// Definitions by name.
 #[derive(Debug)]
 pub(super) struct Definitions {
-    pub(super) backbones: BTreeMap<String, Defined<BackboneEntry>>,
-    pub(super) corpora: BTreeMap<String, Defined<CorpusEntry>>,
-    pub(super) tasks: BTreeMap<String, Defined<TaskEntry>>,
+    pub(super) backbones: BTreeMap<String, NamedEntry<BackboneEntry>>,
+    pub(super) corpora: BTreeMap<String, NamedEntry<CorpusEntry>>,
+    pub(super) tasks: BTreeMap<String, NamedEntry<TaskEntry>>,
 }
 
 /// An entry, and where what it means may be.
 #[derive(Debug)]
-pub(super) struct Defined<T> {
+pub(super) struct NamedEntry<T> {
     pub(super) entry: T,
     pub(super) need: Need,
 }
@@ -41,11 +41,11 @@ impl Definers<'_> {
     pub(super) fn backbones<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
-    ) -> Result<BTreeMap<String, Defined<BackboneEntry>>> {
+    ) -> Result<BTreeMap<String, NamedEntry<BackboneEntry>>> {
         self.each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
             let BackboneEntry { path, hub, revision, files, .. } = entry;
             let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
-            Ok(Written { path, hub, revision, files, shards: None })
+            Ok(WrittenSource { path, hub, revision, files, shards: None })
         })
     }
 
@@ -54,7 +54,7 @@ impl Definers<'_> {
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
         seeds: &BTreeMap<&str, BTreeSet<u64>>,
-    ) -> Result<BTreeMap<String, Defined<CorpusEntry>>> {
+    ) -> Result<BTreeMap<String, NamedEntry<CorpusEntry>>> {
         self.each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
             known("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
@@ -63,8 +63,13 @@ impl Definers<'_> {
             let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
             let seeds = seeds.get(name).cloned().unwrap_or_default();
             let shards = WrittenShards::read(at, rule, (*shards, *shards_read), files, seeds)?;
-            let written =
-                Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files, shards };
+            let written = WrittenSource {
+                path: path.as_deref(),
+                hub: hub.as_deref(),
+                revision: revision.as_deref(),
+                files,
+                shards,
+            };
             Ok(written)
         })
     }
@@ -73,14 +78,14 @@ impl Definers<'_> {
     pub(super) fn tasks<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
-    ) -> Result<BTreeMap<String, Defined<TaskEntry>>> {
+    ) -> Result<BTreeMap<String, NamedEntry<TaskEntry>>> {
         let used: Vec<&Positioned<String>> = used.collect();
         let mut data = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, entry: &TaskEntry| {
             let TaskEntry { path, hub, revision, files, .. } = entry;
             let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
-            Ok(Written { path, hub, revision, files, shards: None })
+            Ok(WrittenSource { path, hub, revision, files, shards: None })
         })?;
-        for (name, Defined { entry, .. }) in &mut data {
+        for (name, NamedEntry { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
             known("kind of task", task, &tasks(), &self.root.key("tasks").key(name).key("task"))?;
         }
@@ -93,8 +98,8 @@ impl Definers<'_> {
         kind: EntryKind,
         defined: &BTreeMap<String, T>,
         used: impl Iterator<Item = &'n Positioned<String>>,
-        read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<Written<'e>>,
-    ) -> Result<BTreeMap<String, Defined<T>>> {
+        read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<WrittenSource<'e>>,
+    ) -> Result<BTreeMap<String, NamedEntry<T>>> {
         let mut all = BTreeMap::new();
         for Positioned { value: name, place } in used {
             if all.contains_key(name) {
@@ -107,7 +112,7 @@ impl Definers<'_> {
             };
             let at = self.root.key(kind.key()).key(name);
             let need = Need::read(kind, name, &at, read((name, &at), definition)?)?;
-            all.insert(name.clone(), Defined { entry: definition.clone(), need });
+            all.insert(name.clone(), NamedEntry { entry: definition.clone(), need });
         }
         Ok(all)
     }
@@ -128,10 +133,5 @@ fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
     if known.contains(&name) {
         return Ok(());
     }
-    let error = at.bad(format!("unknown {kind} `{name}`")).found(format!("`{name}`"));
-    let error: Error = error.expected(format!("one of {}", known.join(", ")));
-    Err(match nearest(name, known.iter().copied()) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error,
-    })
+    Err(at.bad(format!("unknown {kind} `{name}`")).none_of(name, known.iter().copied()))
 }

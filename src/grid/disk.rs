@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::definitions::Defined;
+use super::definitions::NamedEntry;
 use super::need::{Around, Found, HubSource, Need};
 use super::schema::{BackboneEntry, CorpusEntry, TaskEntry};
 use super::shards::Stream;
@@ -125,10 +125,10 @@ fn layers(folder: &Path) -> Result<usize> {
 
 /// The backbones, each with its number of layers.
 pub(super) fn backbones(
-    defined: BTreeMap<String, Defined<BackboneEntry>>,
+    defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, Backbone>> {
-    let found = |(name, Defined { entry, need }): (String, Defined<BackboneEntry>)| {
+    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<BackboneEntry>)| {
         let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
             (Some(source), None) => error.hint(format!("it can be had at {source}")),
             _ => error,
@@ -169,10 +169,10 @@ pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> 
 
 /// The corpora.
 pub(super) fn corpora(
-    defined: BTreeMap<String, Defined<CorpusEntry>>,
+    defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, Corpus>> {
-    let found = |(name, Defined { entry, need }): (String, Defined<CorpusEntry>)| {
+    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<CorpusEntry>)| {
         let Found { path, hub, stream } = need.find(around)?;
         let CorpusEntry { rule, limit, column, generated, .. } = entry;
         Ok((name, Corpus { path, hub, rule, stream, limit, column, generated }))
@@ -182,10 +182,10 @@ pub(super) fn corpora(
 
 /// The data of tasks.
 pub(super) fn tasks(
-    defined: BTreeMap<String, Defined<TaskEntry>>,
+    defined: BTreeMap<String, NamedEntry<TaskEntry>>,
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, TaskData>> {
-    let found = |(name, Defined { entry, need }): (String, Defined<TaskEntry>)| {
+    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<TaskEntry>)| {
         let Found { path, hub, .. } = need.find(around)?;
         Ok((name, TaskData { path, hub, task: entry.task, generated: entry.generated }))
     };

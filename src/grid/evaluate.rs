@@ -112,19 +112,15 @@ impl fmt::Display for TaskUse {
 
 /// What every variant is scored on: one or more of `perplexity`, `tasks` and `latency`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct EvaluateEntry {
     /// Perplexity of texts in windows; one column of the table for each text and length.
-    #[serde(default)]
     pub(super) perplexity: Many<PerplexityEntry>,
     /// Zero-shot multiple choice; one column of the table for each task, and one for their average.
-    #[serde(default)]
     pub(super) tasks: Many<TaskUseEntry>,
     /// Time and memory of a forward pass over a prompt, and of new tokens behind it, all variants of a backbone side by side.
-    #[serde(default)]
     pub(super) latency: Many<LatencyEntry>,
     /// Further metrics of the texts and tasks that are scored, each in columns of its own: `bits_per_byte`, ….
-    #[serde(default)]
     pub(super) metrics: Many<String>,
 }
 

@@ -17,6 +17,13 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
     Ok(values)
 }
 
+/// Counts of `what` with their places; none below `least`.
+pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
+    let counts = values(at, counts)?;
+    counts.iter().try_for_each(|of| limits::count(least, of.value, what, &of.place))?;
+    Ok(counts)
+}
+
 /// Refuses a list without a value, with one twice, or with too many.
 pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
     neither_empty_nor_long(at, values)?;

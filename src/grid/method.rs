@@ -174,13 +174,13 @@ pub(super) struct MethodEntry {
 
 impl<'de> Deserialize<'de> for MethodEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EntryVisitor)
+        deserializer.deserialize_any(MethodVisitor)
     }
 }
 
-struct EntryVisitor;
+struct MethodVisitor;
 
-impl<'de> Visitor<'de> for EntryVisitor {
+impl<'de> Visitor<'de> for MethodVisitor {
     type Value = MethodEntry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

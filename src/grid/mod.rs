@@ -81,6 +81,11 @@ pub struct AxisChoice<'a> {
     pub latency: bool,
 }
 
+impl AxisChoice<'_> {
+    /// All of them.
+    const ALL: Self = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
+}
+
 /// A checked grid. Everything it names exists, and every cell it expands to can be tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
@@ -138,8 +143,7 @@ impl Grid {
     /// # Errors
     /// Names file, line and column, what was expected and what was found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-        Self::load_shown(path, profile, overrides, &all)
+        Self::load_shown(path, profile, overrides, &AxisChoice::ALL)
     }
 
     /// The same with no more evaluations than are shown. The data of the others need not be there.
@@ -161,8 +165,7 @@ impl Grid {
     /// # Errors
     /// As [`Grid::load`].
     pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
-        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-        Self::laid(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &all)
+        Self::laid(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
 
     fn laid(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
@@ -260,8 +263,7 @@ impl Grid {
     /// # Errors
     /// As [`Grid::needs`].
     pub fn needs_of_text(text: &str, path: &Path) -> Result<InputList> {
-        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-        Self::needed(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &all)
+        Self::needed(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
 
     fn needed(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {

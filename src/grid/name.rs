@@ -28,14 +28,14 @@ const MOST: usize = 180;
 const DIGITS: usize = 8;
 
 /// Where a setting stands: its axis, and its place in the options there.
-type At = (usize, Vec<String>);
+type SettingPlace = (usize, Vec<String>);
 /// Settings beside those of every name that are not what they are by default, in the order of the parts of a name. A map
 /// stands for itself as an empty one, before what is in it.
-type NameSettings = BTreeMap<At, Value>;
+type NameSettings = BTreeMap<SettingPlace, Value>;
 
 /// Names all cells of a grid; what they are called so far does not matter.
 pub fn give(cells: &mut [Cell]) {
-    let known = Known::of(cells);
+    let known = KnownMethods::of(cells);
     let own: Vec<(String, NameSettings)> =
         cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -53,14 +53,14 @@ pub fn give(cells: &mut [Cell]) {
 }
 
 /// What is known of the methods of a grid.
-struct Known {
+struct KnownMethods {
     /// Criteria by name, in short.
     short: BTreeMap<String, &'static str>,
     /// Each method without an option; none of one that cannot be without.
     defaults: BTreeMap<(usize, String), Options>,
 }
 
-impl Known {
+impl KnownMethods {
     fn of(cells: &[Cell]) -> Self {
         let mut defaults = BTreeMap::new();
         for cell in cells {
@@ -119,7 +119,7 @@ fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
     criterion.chain(cell.recovery.iter().map(|of| (1, &of.name, &of.resolved)))
 }
 
-fn put(at: At, value: &Value, into: &mut NameSettings) {
+fn put(at: SettingPlace, value: &Value, into: &mut NameSettings) {
     let Value::Object(map) = value else {
         into.insert(at, value.clone());
         return;
@@ -131,14 +131,14 @@ fn put(at: At, value: &Value, into: &mut NameSettings) {
 }
 
 /// What neighbours do not all have alike; of what stands in a map, those that have the map.
-fn differ(neighbours: &[&NameSettings]) -> BTreeSet<At> {
-    let mut all: BTreeMap<&At, (&Value, usize, bool)> = BTreeMap::new();
+fn differ(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
+    let mut all: BTreeMap<&SettingPlace, (&Value, usize, bool)> = BTreeMap::new();
     for (at, value) in neighbours.iter().flat_map(|of| of.iter()) {
         let (first, count, differ) = all.entry(at).or_insert((value, 0, false));
         *differ |= *first != value;
         *count += 1;
     }
-    let above = |(axis, path): &At| match path.len() {
+    let above = |(axis, path): &SettingPlace| match path.len() {
         1 => neighbours.len(),
         more => all.get(&(*axis, path[..more - 1].to_vec())).map_or(0, |(_, count, _)| *count),
     };
@@ -147,9 +147,9 @@ fn differ(neighbours: &[&NameSettings]) -> BTreeSet<At> {
 
 /// What it takes to tell neighbours apart: of all in which they differ, less what the others tell already. What comes first
 /// in a name stays.
-fn telling(neighbours: &[&NameSettings]) -> BTreeSet<At> {
+fn telling(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut kept = differ(neighbours);
-    let kinds = |of: &BTreeSet<At>| {
+    let kinds = |of: &BTreeSet<SettingPlace>| {
         let kind = |own: &&NameSettings| of.iter().map(|at| own.get(at).cloned()).collect::<Vec<Option<Value>>>();
         neighbours.iter().map(kind).collect::<HashSet<_>>().len()
     };
@@ -165,7 +165,7 @@ fn telling(neighbours: &[&NameSettings]) -> BTreeSet<At> {
 
 /// A cell's name where no neighbour is written alike. A part is `solver-svd`, `layers-3-4-5`; of a map `finetune`,
 /// `finetune-seed-1`.
-fn plain(begins: &str, own: &NameSettings, telling: &BTreeSet<At>) -> String {
+fn plain(begins: &str, own: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
     for (at, value) in own.iter().filter(|(at, _)| telling.contains(*at)) {
         let (axis, path) = at;

@@ -16,7 +16,7 @@ use crate::files::parts;
 use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
 
 /// What an entry says of its files.
-pub(super) struct Written<'a> {
+pub(super) struct WrittenSource<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
     pub(super) revision: Option<&'a str>,
@@ -141,7 +141,7 @@ impl<'a> Around<'a> {
 }
 
 impl Need {
-    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: Written<'_>) -> Result<Self> {
+    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: WrittenSource<'_>) -> Result<Self> {
         let [path_at, hub_at] = ["path", "hub"].map(|key| at.key(key));
         let Some(hub) = written.hub else {
             let Some(path) = written.path else {

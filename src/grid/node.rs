@@ -53,7 +53,7 @@ pub(super) struct MapEntry {
 
 /// One step on the way from the root to a value.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Step<'a> {
+pub(super) enum PathStep<'a> {
     Key(&'a str),
     Item(usize),
 }
@@ -61,15 +61,15 @@ pub(super) enum Step<'a> {
 impl YamlNode {
     /// The node at the end of `steps`, or the deepest one on the way that exists: a value left to its default is
     /// complained about where the map that could have held it stands.
-    pub(super) fn deepest(&self, steps: &[Step<'_>]) -> &YamlNode {
+    pub(super) fn deepest(&self, steps: &[PathStep<'_>]) -> &YamlNode {
         let Some((step, rest)) = steps.split_first() else {
             return self;
         };
         let next = match (step, &self.value) {
-            (Step::Key(key), Value::Map(entries)) => entries.iter().find(|e| e.key == *key).map(|e| &e.node),
-            (Step::Item(item), Value::List(nodes)) => nodes.get(*item),
+            (PathStep::Key(key), Value::Map(entries)) => entries.iter().find(|e| e.key == *key).map(|e| &e.node),
+            (PathStep::Item(item), Value::List(nodes)) => nodes.get(*item),
             // A single value stands for a list of one.
-            (Step::Item(0), _) => Some(self),
+            (PathStep::Item(0), _) => Some(self),
             _ => None,
         };
         next.map_or(self, |node| node.deepest(rest))
@@ -165,7 +165,7 @@ mod tests {
             parse_file("a: {b: 1, c: [1, 2]}\nm: {name: x, o: 1}\nn: {name: x, o: 1}\n", Path::new("g.yaml")).unwrap();
         root.merge(parse_file("a: {c: 3, d: 4}\nm: {name: y}\nn: {o: 2}\n", Path::new("p.yaml")).unwrap());
         let shown = |keys: [&str; 2]| {
-            let node = root.deepest(&keys.map(Step::Key));
+            let node = root.deepest(&keys.map(PathStep::Key));
             format!("{} at {}", node.describe(), node.place)
         };
         assert_eq!(shown(["a", "b"]), "the number 1 at g.yaml:1:8");

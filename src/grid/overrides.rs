@@ -137,7 +137,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grid::node::Step;
+    use crate::grid::node::PathStep;
 
     fn grid_with(overrides: &[&str]) -> Result<YamlNode> {
         let mut root = parse("depth: 3\nlist: [{a: 1, b: 2}, {a: 3}]\nnames: {x.y: {z: 1}, x: {y: 2}}\n", "g.yaml")?;
@@ -146,40 +146,40 @@ mod tests {
         Ok(root)
     }
 
-    fn at(root: &YamlNode, steps: &[Step<'_>]) -> String {
+    fn at(root: &YamlNode, steps: &[PathStep<'_>]) -> String {
         root.deepest(steps).describe()
     }
 
     #[test]
     fn a_comma_list_is_a_list_and_a_quoted_one_is_text() {
         let root = grid_with(&["depth=7, 9,11"]).unwrap();
-        assert_eq!(at(&root, &[Step::Key("depth"), Step::Item(2)]), "the number 11");
+        assert_eq!(at(&root, &[PathStep::Key("depth"), PathStep::Item(2)]), "the number 11");
         let root = grid_with(&["depth='7,9'"]).unwrap();
-        assert_eq!(at(&root, &[Step::Key("depth")]), "the text `7,9`");
+        assert_eq!(at(&root, &[PathStep::Key("depth")]), "the text `7,9`");
     }
 
     #[test]
     fn a_list_without_a_position_means_each_element_and_may_gain_a_key() {
         let root = grid_with(&["list.b=5"]).unwrap();
         for i in [0, 1] {
-            assert_eq!(at(&root, &[Step::Key("list"), Step::Item(i), Step::Key("b")]), "the number 5");
+            assert_eq!(at(&root, &[PathStep::Key("list"), PathStep::Item(i), PathStep::Key("b")]), "the number 5");
         }
         let root = grid_with(&["list[1].a=5"]).unwrap();
-        assert_eq!(at(&root, &[Step::Key("list"), Step::Item(0), Step::Key("a")]), "the number 1");
-        assert_eq!(at(&root, &[Step::Key("list"), Step::Item(1), Step::Key("a")]), "the number 5");
+        assert_eq!(at(&root, &[PathStep::Key("list"), PathStep::Item(0), PathStep::Key("a")]), "the number 1");
+        assert_eq!(at(&root, &[PathStep::Key("list"), PathStep::Item(1), PathStep::Key("a")]), "the number 5");
     }
 
     #[test]
     fn the_longest_key_with_dots_is_meant_and_the_later_override_wins() {
         let root = grid_with(&["names.x.y.z=5", "names.x.y.z=6"]).unwrap();
-        assert_eq!(at(&root, &[Step::Key("names"), Step::Key("x.y"), Step::Key("z")]), "the number 6");
-        assert_eq!(at(&root, &[Step::Key("names"), Step::Key("x"), Step::Key("y")]), "the number 2");
+        assert_eq!(at(&root, &[PathStep::Key("names"), PathStep::Key("x.y"), PathStep::Key("z")]), "the number 6");
+        assert_eq!(at(&root, &[PathStep::Key("names"), PathStep::Key("x"), PathStep::Key("y")]), "the number 2");
     }
 
     #[test]
     fn a_value_set_here_is_placed_here() {
         let root = grid_with(&["depth=[7, 9]"]).unwrap();
-        let place = &root.deepest(&[Step::Key("depth"), Step::Item(1)]).place;
+        let place = &root.deepest(&[PathStep::Key("depth"), PathStep::Item(1)]).place;
         assert_eq!(*place, YamlPosition::Set("--set depth=[7, 9]".into()));
     }
 

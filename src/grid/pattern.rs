@@ -12,12 +12,12 @@ use super::method::{Method, MethodAxis, WrittenMethod};
 use super::node::YamlPosition;
 use super::schema::{CalibrationPattern, PatternEntry};
 use crate::criterion::Criterion;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
 /// A cell is meant where it has one of the values of each axis that is not empty here.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct CellPattern {
     place: YamlPosition,
     backbone: Vec<Positioned<String>>,
     criterion: Vec<Positioned<WrittenMethod>>,
@@ -26,7 +26,7 @@ pub(super) struct Pattern {
     calibration: Vec<Positioned<CalibrationPattern>>,
 }
 
-impl Pattern {
+impl CellPattern {
     /// Reads the entry of `exclude` that stands at `at`.
     pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
@@ -86,7 +86,7 @@ fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], su
         .hint("leave the key out to mean all of its axis"))
 }
 
-impl Pattern {
+impl CellPattern {
     /// Whether a cell is meant, on a backbone of so many layers. The dense cell goes only with its whole backbone.
     pub(super) fn matches(&self, cell: &Cell, layers: usize) -> bool {
         let backbone = self.backbone.is_empty() || self.backbone.iter().any(|name| name.value == cell.backbone);
@@ -121,9 +121,10 @@ impl Pattern {
                 .at(place.to_string())
                 .expected(expected)
                 .found(format!("`{shown}`"));
-            match nearest(&shown, known.iter().map(String::as_str)).filter(|near| **near != *shown) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error.hint("`exclude` is about the product of the axes, before `include`"),
+            let error = error.hint("`exclude` is about the product of the axes, before `include`");
+            match known.contains(&shown) {
+                true => error,
+                false => error.near(&shown, known.iter().map(String::as_str)),
             }
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());

@@ -7,7 +7,7 @@ use super::named::Library;
 use super::node::{Value, YamlNode};
 use super::source::{self, FileShape};
 use super::typed::unknown_key;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 
 /// The keys that belong to the grid as a whole, which a profile cannot set.
 pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
@@ -30,14 +30,14 @@ const KEYS: [&str; 13] = [
 
 /// The profile in use.
 #[derive(Debug)]
-pub(super) struct Profile {
+pub(super) struct ChosenProfile {
     pub(super) name: String,
     pub(super) changes: YamlNode,
 }
 
 /// Takes `profile` and `profiles` out of the tree. `chosen` comes from the command line and wins over `profile`. What the
 /// grid says of the profile is laid upon the file `profiles/NAME.yaml`, where there is one that grids share.
-pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<Profile>> {
+pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<ChosenProfile>> {
     let Some(mut profile) = own(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
         let mut shared = shared(&file, &profile.name)?;
@@ -78,7 +78,7 @@ fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     Ok(changes)
 }
 
-fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Profile>> {
+fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
     let Value::Map(keys) = &mut root.value else { return Ok(None) };
     let mut extract = |key: &str| {
         let position = keys.iter().position(|entry| entry.key == key)?;
@@ -120,14 +120,10 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Profile>> {
             .hint("leave the profile out, or write `profiles: {NAME: {…}}` into the grid"));
     };
     match profiles.get(name) {
-        Some(changes) => Ok(Some(Profile { name: name.to_owned(), changes: changes.clone() })),
+        Some(changes) => Ok(Some(ChosenProfile { name: name.to_owned(), changes: changes.clone() })),
         None => {
-            let known = names(&profiles);
-            let error = unknown(format!("unknown profile `{name}`")).expected(format!("one of {}", known.join(", ")));
-            Err(match nearest(name, known) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error.hint(format!("the profiles stand at {}", profiles.place)),
-            })
+            let error = unknown(format!("unknown profile `{name}`"));
+            Err(error.hint(format!("the profiles stand at {}", profiles.place)).none_of(name, names(&profiles)))
         }
     }
 }

@@ -120,19 +120,15 @@ pub(super) struct CorpusEntry {
     #[schemars(schema_with = "references::rule")]
     pub(super) rule: String,
     /// Of the rule `c4-stream`: the order of its shards' rows; `one-by-one` by default.
-    #[serde(default)]
     pub(super) shards: Option<ShardOrder>,
     /// Of the rule `c4-stream`: how many of the shuffled shards are brought and read at most, by turns of each of the ten
     /// groups; 1 by default.
-    #[serde(default)]
     #[schemars(range(min = 1))]
     pub(super) shards_read: Option<usize>,
     /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
-    #[serde(default)]
     #[schemars(range(min = 1))]
     pub(super) limit: Option<usize>,
     /// The column or field that holds the text, where it is not the usual one.
-    #[serde(default)]
     pub(super) column: Option<String>,
     /// Whether a program made it up, so that it is never the published text.
     #[serde(default)]
@@ -185,71 +181,56 @@ pub(super) struct CalibrationEntry {
 }
 
 /// Cells beside the product of the axes: the product of what it names and, for the axes that it does not name, the grid's.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct IncludeEntry {
     /// The models; one need not stand on the grid's axis.
-    #[serde(default)]
     pub(super) backbone: Many<String>,
     /// The rules that pick the layers.
-    #[serde(default)]
     #[schemars(schema_with = "references::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// How many layers go.
-    #[serde(default)]
     pub(super) depth: Many<DepthEntry>,
     /// What is put at the cut.
-    #[serde(default)]
     #[schemars(schema_with = "references::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// The text that selections and operators are computed from.
-    #[serde(default)]
     pub(super) calibration: Many<CalibrationEntry>,
 }
 
 /// A pattern of cells: one is meant where it has one of the values of every key.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct PatternEntry {
     /// Models. A pattern that names nothing else leaves out their dense cells too.
-    #[serde(default)]
     pub(super) backbone: Many<String>,
     /// Rules: by name with any options, or with the options given.
-    #[serde(default)]
     #[schemars(schema_with = "references::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// How many layers go.
-    #[serde(default)]
     pub(super) depth: Many<DepthEntry>,
     /// Recoveries: by name with any options, or with the options given.
-    #[serde(default)]
     #[schemars(schema_with = "references::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// Calibrations by what is given of them.
-    #[serde(default)]
     pub(super) calibration: Many<CalibrationPattern>,
 }
 
 /// Calibrations that have one of the values of every key.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct CalibrationPattern {
     /// Names of corpora.
-    #[serde(default)]
     pub(super) corpus: Many<String>,
     /// How many sequences are drawn.
-    #[serde(default)]
     #[schemars(schema_with = "references::counts")]
     pub(super) sequences: Many<usize>,
     /// Tokens of a sequence.
-    #[serde(default)]
     #[schemars(schema_with = "references::lengths")]
     pub(super) length: Many<usize>,
     /// Of the draw.
-    #[serde(default)]
     pub(super) seed: Many<u64>,
     /// How many sequences an operator is computed from.
-    #[serde(default)]
     #[schemars(schema_with = "references::counts")]
     pub(super) operator_sequences: Many<usize>,
 }

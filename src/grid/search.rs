@@ -86,18 +86,14 @@ pub(super) struct SearchEntry {
     #[serde(default)]
     tasks: Many<TaskUseEntry>,
     /// Most documents of all tasks together, and most windows of all texts together; all by default.
-    #[serde(default)]
     #[schemars(range(min = 1))]
     items: Option<usize>,
     /// The chance of any false exit; 0.05 by default.
-    #[serde(default)]
     #[schemars(range(min = 0.0, max = 0.5))]
     alpha: Option<f64>,
     /// Of the order in which items come; 0 by default.
-    #[serde(default)]
     seed: Option<u64>,
     /// The prompt that speed is counted and measured over; 512 tokens, one sequence by default.
-    #[serde(default)]
     prompt: Option<PromptEntry>,
 }
 
@@ -110,14 +106,11 @@ pub(super) struct BudgetEntry {
     #[schemars(schema_with = "references::counts")]
     pub(super) layers: Many<usize>,
     /// At least so many times as fast as the dense backbone: `1.3`.
-    #[serde(default)]
     #[schemars(range(min = 1.0))]
     speedup: Option<f64>,
     /// At most so long a pass over the prompt: `25ms`, `1.5s`.
-    #[serde(default)]
     latency: Option<String>,
     /// At most so many bytes of weights: `12GB`, `800MB`.
-    #[serde(default)]
     memory: Option<String>,
 }
 
@@ -128,10 +121,8 @@ struct PromptEntry {
     /// Tokens of a sequence.
     length: usize,
     /// Sequences that are read together; 1 by default.
-    #[serde(default)]
     batch: Option<usize>,
     /// New tokens of each sequence that are decoded behind it, whose time counts with its own; none by default.
-    #[serde(default)]
     decode: Option<usize>,
 }
 

@@ -7,7 +7,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, Expected, MapAccess, SeqAcc
 use serde::forward_to_deserialize_any;
 
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
-use crate::error::{Error, nearest};
+use crate::error::Error;
 
 /// What serde complains about, before it is put into words. A type of its own, because the parts of a message could
 /// otherwise only be had back by taking serde's sentences apart.
@@ -111,14 +111,11 @@ impl de::Error for Fault {
 /// A key that a map may not have; `subject` is how messages name the map.
 pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
-        .expected(format!("one of {}", known.join(", ")))
-        .found(format!("`{key}`"));
-    if let Some(how) = glued(key, known) {
-        return error.hint(how);
-    }
-    match nearest(key, known.iter().copied()) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error.hint("remove the key, or write it as a comment"),
+        .hint("remove the key, or write it as a comment")
+        .none_of(key, known.iter().copied());
+    match glued(key, known) {
+        Some(how) => error.hint(how),
+        None => error,
     }
 }
 
@@ -175,9 +172,9 @@ impl<'a> FromNode<'a> {
                 (None, None) => visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN)),
             },
             Value::Text(text) => visitor.visit_str(text),
-            Value::List(items) => visitor.visit_seq(Items { items: items.iter(), path: &self.path, next: Some(0) }),
+            Value::List(items) => visitor.visit_seq(ListItems { items: items.iter(), path: &self.path, next: Some(0) }),
             Value::Map(entries) => visitor
-                .visit_map(Entries { entries: entries.iter(), path: &self.path, open: None })
+                .visit_map(MapEntries { entries: entries.iter(), path: &self.path, open: None })
                 .map_err(|fault| fault.told_by(entries)),
         }
     }
@@ -197,7 +194,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
             return self.deserialize_any(visitor);
         }
         let items = std::slice::from_ref(self.node).iter();
-        visitor.visit_seq(Items { items, path: &self.path, next: None })
+        visitor.visit_seq(ListItems { items, path: &self.path, next: None })
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
@@ -226,14 +223,14 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
     }
 }
 
-struct Items<'a> {
+struct ListItems<'a> {
     items: std::slice::Iter<'a, YamlNode>,
     path: &'a str,
     /// The position of the next item; none where a single value stands for the list, whose path has no position.
     next: Option<usize>,
 }
 
-impl<'de> SeqAccess<'de> for Items<'_> {
+impl<'de> SeqAccess<'de> for ListItems<'_> {
     type Error = Fault;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
@@ -252,14 +249,14 @@ impl<'de> SeqAccess<'de> for Items<'_> {
     }
 }
 
-struct Entries<'a> {
+struct MapEntries<'a> {
     entries: std::slice::Iter<'a, MapEntry>,
     path: &'a str,
     /// The entry whose key was handed out and whose value is next.
     open: Option<&'a MapEntry>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'_> {
+impl<'de> MapAccess<'de> for MapEntries<'_> {
     type Error = Fault;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {

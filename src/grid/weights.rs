@@ -64,13 +64,13 @@ pub(super) struct WeightsMap {
 
 impl<'de> Deserialize<'de> for WeightsEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EntryVisitor)
+        deserializer.deserialize_any(WeightsVisitor)
     }
 }
 
-struct EntryVisitor;
+struct WeightsVisitor;
 
-impl<'de> Visitor<'de> for EntryVisitor {
+impl<'de> Visitor<'de> for WeightsVisitor {
     type Value = WeightsEntry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

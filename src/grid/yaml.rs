@@ -151,16 +151,18 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::node::Step;
+    use super::super::node::PathStep;
     use super::*;
 
     #[test]
     fn every_value_and_key_knows_its_line_and_column() {
         let root = parse_file("a: 1\nb:\n  - {c: x, d: no}\n", Path::new("g.yaml")).unwrap();
-        let place = |steps: &[Step<'_>]| root.deepest(steps).place.to_string();
-        assert_eq!(place(&[Step::Key("a")]), "g.yaml:1:4");
-        assert_eq!(place(&[Step::Key("b"), Step::Item(0), Step::Key("c")]), "g.yaml:3:9");
-        let Value::Map(entries) = &root.deepest(&[Step::Key("b"), Step::Item(0)]).value else { panic!("no map") };
+        let place = |steps: &[PathStep<'_>]| root.deepest(steps).place.to_string();
+        assert_eq!(place(&[PathStep::Key("a")]), "g.yaml:1:4");
+        assert_eq!(place(&[PathStep::Key("b"), PathStep::Item(0), PathStep::Key("c")]), "g.yaml:3:9");
+        let Value::Map(entries) = &root.deepest(&[PathStep::Key("b"), PathStep::Item(0)]).value else {
+            panic!("no map")
+        };
         assert_eq!(entries[1].key_place.to_string(), "g.yaml:3:12");
         assert!(matches!(&entries[1].node.value, Value::Text(text) if text == "no"));
     }
@@ -168,7 +170,7 @@ mod tests {
     #[test]
     fn the_place_of_an_absent_key_is_that_of_its_map() {
         let root = parse_file("a: {b: 1}\n", Path::new("g.yaml")).unwrap();
-        assert_eq!(root.deepest(&[Step::Key("a"), Step::Key("z")]).place.to_string(), "g.yaml:1:4");
+        assert_eq!(root.deepest(&[PathStep::Key("a"), PathStep::Key("z")]).place.to_string(), "g.yaml:1:4");
     }
 
     #[test]

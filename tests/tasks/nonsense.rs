@@ -68,7 +68,8 @@ impl Nonsense {
 
 /// A task with one row, of the place `nonsense:1`.
 fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
-    let row = Row { place: "nonsense:1".to_owned(), value: Value::Object(fields.clone()).into() };
+    let row =
+        Row { place: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
     ghostlab_definitions::Task::of_rows(native::definition(known)?.clone(), vec![row], None)
 }
 

@@ -131,6 +131,22 @@ impl Error {
         self
     }
 
+    /// A name that is none of those that are known.
+    #[must_use]
+    pub fn none_of<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let known: Vec<&str> = known.into_iter().collect();
+        self.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`")).near(name, known)
+    }
+
+    /// Hints at the nearest of some names; where none is near the hint stays as it is.
+    #[must_use]
+    pub fn near<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        match nearest(name, known) {
+            Some(near) => self.hint(format!("did you mean `{near}`?")),
+            None => self,
+        }
+    }
+
     /// What to do about it, where that is said.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()

@@ -26,6 +26,7 @@ pub mod latency;
 pub mod linalg;
 pub mod metric;
 pub mod model;
+mod named;
 pub mod options;
 pub mod quantity;
 pub mod recovery;

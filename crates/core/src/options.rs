@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::style::Style;
 
 /// A method's options by name.
@@ -217,14 +217,8 @@ pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
 /// An unknown name, with the known ones and the nearest.
 pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Registered<B>]) -> Result<&'a Registered<B>> {
     entries.iter().find(|entry| entry.shown.name == name).ok_or_else(|| {
-        let names: Vec<&str> = entries.iter().map(|entry| entry.shown.name).collect();
-        let error = Error::bad_input(format!("unknown {what} `{name}`"))
-            .expected(format!("one of {}", names.join(", ")))
-            .found(format!("`{name}`"));
-        match nearest(name, names) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None => error,
-        }
+        let names = entries.iter().map(|entry| entry.shown.name);
+        Error::bad_input(format!("unknown {what} `{name}`")).none_of(name, names)
     })
 }
 

@@ -28,6 +28,17 @@ pub enum Item {
     Texts(String, String),
 }
 
+impl Item {
+    /// Whether something is so, as a number.
+    pub(crate) fn hit(hit: bool) -> Self {
+        Self::Number(f64::from(u8::from(hit)))
+    }
+
+    fn number(&self) -> Option<f64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+}
+
 /// A way to one score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
@@ -111,8 +122,7 @@ impl Aggregation {
         if items.is_empty() {
             return Err(Error::bad_input("there is no document to score"));
         }
-        let numbers =
-            || items.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None });
+        let numbers = || items.iter().filter_map(|item| item.number());
         let pairs = || {
             items.iter().filter_map(|item| if let Item::Texts(of, text) = item { Some((&**of, &**text)) } else { None })
         };
@@ -179,9 +189,8 @@ impl Aggregation {
         }
         let draws = match self {
             Self::Mean => {
-                let numbers =
-                    items.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None });
-                return Ok(Some(deviation(&numbers.collect::<Vec<_>>()) / (items.len() as f64).sqrt()));
+                let numbers: Vec<f64> = items.iter().filter_map(Item::number).collect();
+                return Ok(Some(deviation(&numbers) / (items.len() as f64).sqrt()));
             }
             Self::Bleu | Self::Chrf | Self::Ter => draws.min(FEW_DRAWS),
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => draws,
@@ -308,7 +317,7 @@ pub struct GroupMetric {
 
 /// A task's score of one metric and filter: what a group needs of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Part {
+pub struct TaskScore {
     /// The score.
     pub score: f64,
     /// Its standard error, where it has one.
@@ -319,9 +328,9 @@ pub struct Part {
 
 /// A group's score of its tasks', with its standard error where all have one. The error is pooled by sizes even where the
 /// score is not, as in the harness.
-pub fn grouped(parts: &[Part], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
-    let size = |part: &Part| part.documents as f64;
-    let weight = |part: &Part| if metric.by_size { size(part) } else { 1.0 };
+pub fn grouped(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
+    let size = |part: &TaskScore| part.documents as f64;
+    let weight = |part: &TaskScore| if metric.by_size { size(part) } else { 1.0 };
     let total: f64 = parts.iter().map(size).sum();
     let score = parts.iter().map(|part| part.score * weight(part)).sum::<f64>() / parts.iter().map(weight).sum::<f64>();
     let errors: Option<Vec<f64>> = parts.iter().map(|part| part.error).collect();

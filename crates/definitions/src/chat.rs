@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use chrono::DateTime;
+use chrono::format::StrftimeItems;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::regular;
 use ghostlab_core::tasks::python::is_space;
@@ -182,74 +184,23 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
 
-/// C's `strftime` in universal time, for what templates print.
+/// C's `strftime` in universal time, for what templates print: chrono's, as far as the two are the same.
 fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaError> {
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-    let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days to a date of the Gregorian calendar: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
-    let shifted = day + 719_468;
-    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let date = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (month_name, day_name) = (MONTHS[(month - 1) as usize], DAYS[day.rem_euclid(7) as usize]);
-    let mut out = String::new();
-    let mut chars = format.chars();
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
+    const SAME: &str = "dmyHIMSYBbAapFT%";
+    let unknown =
+        |of: &str| JinjaError::new(ErrorKind::InvalidOperation, format!("`strftime_now` does not know %{of}"));
+    let mut rest = format;
+    while let Some((_, after)) = rest.split_once('%') {
+        let bare = after.strip_prefix('-').unwrap_or(after);
+        let letter = bare.chars().next().ok_or_else(|| unknown(""))?;
+        if !SAME.contains(letter) {
+            return Err(unknown(letter.encode_utf8(&mut [0; 4])));
         }
-        let mut letter = chars.next();
-        let bare = letter == Some('-');
-        if bare {
-            letter = chars.next();
-        }
-        let two = |number: i64| if bare { number.to_string() } else { format!("{number:02}") };
-        out.push_str(&match letter {
-            Some('d') => two(date),
-            Some('m') => two(month),
-            Some('y') => two(year.rem_euclid(100)),
-            Some('H') => two(second / 3600),
-            Some('I') => two((second / 3600 + 11) % 12 + 1),
-            Some('M') => two(second / 60 % 60),
-            Some('S') => two(second % 60),
-            Some('Y') => year.to_string(),
-            Some('B') => month_name.to_owned(),
-            Some('b') => month_name[..3].to_owned(),
-            Some('A') => day_name.to_owned(),
-            Some('a') => day_name[..3].to_owned(),
-            Some('p') => if second < 43_200 { "AM" } else { "PM" }.to_owned(),
-            Some('F') => format!("{year}-{month:02}-{date:02}"),
-            Some('T') => format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60),
-            Some('%') => "%".to_owned(),
-            other => {
-                let shown = other.map_or("%".to_owned(), |c| format!("%{c}"));
-                return Err(JinjaError::new(
-                    ErrorKind::InvalidOperation,
-                    format!("`strftime_now` does not know {shown}"),
-                ));
-            }
-        });
+        rest = &bare[letter.len_utf8()..];
     }
-    Ok(out)
+    let items = StrftimeItems::new(format).parse().map_err(|_| unknown(format.trim_start_matches('%')))?;
+    let time = DateTime::from_timestamp(seconds, 0).ok_or_else(|| unknown(format.trim_start_matches('%')))?;
+    Ok(time.format_with_items(items.iter()).to_string())
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl PartialEq for Definition {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct WrittenDefinition {
     file: String,
     line: usize,
     /// A literal of Python: JSON has no keys that are numbers.
@@ -87,13 +87,13 @@ struct Written {
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let Place { file, line } = &self.place;
-        Written { file: file.to_string(), line: *line, says: self.source.repr() }.serialize(serializer)
+        WrittenDefinition { file: file.to_string(), line: *line, says: self.source.repr() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Definition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let Written { file, line, says } = Written::deserialize(deserializer)?;
+        let WrittenDefinition { file, line, says } = WrittenDefinition::deserialize(deserializer)?;
         let place = Place { file: file.as_str().into(), line };
         let value = literal(&says).ok_or_else(|| Error::bad_input("this is no definition").at(place.to_string()));
         let read = value.and_then(|value| Self::read(&node(value, &place)));

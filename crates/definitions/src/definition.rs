@@ -188,15 +188,15 @@ impl Definition {
     pub fn read(node: &Node) -> Result<Self> {
         let name = node.get("task").and_then(Node::text).map(str::to_owned);
         let name = name.ok_or_else(|| wrong("task", "a name", node.get("task").unwrap_or(node)))?;
-        Reader { node }.definition(name.clone()).map_err(|error| error.at(format!("task {name}")))
+        KeyReader { node }.definition(name.clone()).map_err(|error| error.at(format!("task {name}")))
     }
 }
 
-struct Reader<'a> {
+struct KeyReader<'a> {
     node: &'a Node,
 }
 
-impl Reader<'_> {
+impl KeyReader<'_> {
     /// What stands under a key; nothing where it is `null`. A hook is refused.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {
@@ -429,11 +429,7 @@ impl Reader<'_> {
         }
         let mut settings = node.plain()?;
         if let Some(temperature) = settings.get("temperature") {
-            let number = match temperature {
-                Value::Float(number) => Some(*number),
-                Value::Text(text) => text.parse().ok(),
-                other => other.as_int().map(|number| number as f64),
-            };
+            let number = temperature.as_text().map_or(temperature.as_number(), |text| text.parse().ok());
             let place = node.get("temperature").unwrap_or(node);
             let number = number.ok_or_else(|| wrong("temperature", "a number", place))?;
             settings.set("temperature", Value::Float(number));

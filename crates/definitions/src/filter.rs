@@ -20,11 +20,11 @@ const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
 pub struct Pipeline {
     /// Its name, which scores carry.
     pub name: String,
-    steps: Vec<Step>,
+    steps: Vec<FilterStep>,
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum FilterStep {
     Regex(Box<Extraction>),
     Choice { own: Box<Extraction>, lower: bool, bare: bool, ignored: Vec<Pattern> },
     TakeFirst,
@@ -46,12 +46,12 @@ struct Extraction {
 impl Pipeline {
     /// The pipeline where a definition names none: the first answer.
     pub fn first() -> Self {
-        Self { name: "none".to_owned(), steps: vec![Step::TakeFirst] }
+        Self { name: "none".to_owned(), steps: vec![FilterStep::TakeFirst] }
     }
 
     /// Whether all it does is to take the first answer.
     pub fn is_first(&self) -> bool {
-        matches!(self.steps[..], [Step::TakeFirst])
+        matches!(self.steps[..], [FilterStep::TakeFirst])
     }
 
     /// Reads an entry of `filter_list`.
@@ -69,8 +69,8 @@ impl Pipeline {
         let Some(Node { tree: Tree::List(steps), .. }) = node.get("filter") else {
             return Err(wrong("filter", "a list of functions", node));
         };
-        let steps = steps.iter().map(Step::read).collect::<Result<Vec<_>>>()?;
-        if !steps.iter().any(|step| matches!(step, Step::TakeFirst)) {
+        let steps = steps.iter().map(FilterStep::read).collect::<Result<Vec<_>>>()?;
+        if !steps.iter().any(|step| matches!(step, FilterStep::TakeFirst)) {
             let last = "take_first in it: metrics take one answer, not a list";
             return Err(wrong("filter", last, node).found(format!("the pipeline `{name}`")));
         }
@@ -87,9 +87,9 @@ impl Pipeline {
     }
 }
 
-impl Step {
+impl FilterStep {
     fn read(node: &Node) -> Result<Self> {
-        let mut options = Options { node, used: vec!["function"] };
+        let mut options = FilterOptions { node, used: vec!["function"] };
         let name = match node.get("function") {
             Some(Node { tree: Tree::Hook(hook), place }) => return Err(hooked("filter_list.function", hook, place)),
             function => {
@@ -280,12 +280,12 @@ fn choice(
 }
 
 /// Options of a filter; what is not asked for is refused.
-struct Options<'a> {
+struct FilterOptions<'a> {
     node: &'a Node,
     used: Vec<&'static str>,
 }
 
-impl Options<'_> {
+impl FilterOptions<'_> {
     fn get(&mut self, key: &'static str) -> Option<Value> {
         self.used.push(key);
         self.node.get(key).and_then(|node| node.plain().ok())

@@ -95,11 +95,7 @@ fn whole(key: &str, value: &Value) -> Result<usize> {
 }
 
 fn number(key: &str, value: &Value) -> Result<f64> {
-    let number = match value {
-        Value::Float(number) => Some(*number),
-        other => other.as_int().map(|number| number as f64),
-    };
-    number.filter(|number| number.is_finite()).ok_or_else(|| wrong(key, "a number", value))
+    value.as_number().filter(|number| number.is_finite()).ok_or_else(|| wrong(key, "a number", value))
 }
 
 fn wrong(key: &str, expected: &str, found: &Value) -> Error {

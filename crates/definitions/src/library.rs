@@ -199,7 +199,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     }
     let mut own = read_file(path)?;
     let Some(include) = own.take("include") else { return Ok(own) };
-    let mut merged = Node { tree: Tree::Map(Vec::new()), place: own.place.clone() };
+    let mut merged = Node::empty(own.place.clone());
     let names: Vec<&Node> = if let Tree::List(items) = &include.tree { items.iter().collect() } else { vec![&include] };
     for name in names {
         let Some(text) = name.text() else {
@@ -208,13 +208,9 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
         let base = path.parent().unwrap_or_else(|| Path::new("."));
         let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(include.place.to_string()))?;
         other.take("task_list");
-        for (key, node) in other.pairs() {
-            merged.set(key, node.clone());
-        }
+        merged.set_all(&other);
     }
-    for (key, node) in own.pairs() {
-        merged.set(key, node.clone());
-    }
+    merged.set_all(&own);
     Ok(merged)
 }
 
@@ -227,7 +223,7 @@ struct Nodes<'a> {
 
 impl Nodes<'_> {
     fn named(mut self, name: &str) -> Result<Self> {
-        let empty = Node { tree: Tree::Map(Vec::new()), place: Place { file: name.into(), line: 1 } };
+        let empty = Node::empty(Place { file: name.into(), line: 1 });
         match self.library.entries.get(name) {
             Some(entry) => {
                 self.entry(name, entry, &empty, 0)?;
@@ -257,9 +253,7 @@ impl Nodes<'_> {
 
     fn task(&mut self, name: String, node: &Node, overrides: &Node) -> String {
         let mut node = node.clone();
-        for (key, value) in overrides.pairs() {
-            node.set(key, value.clone());
-        }
+        node.set_all(overrides);
         node.set(&Value::from("task"), Node { tree: Tree::Scalar(Value::from(&*name)), place: node.place.clone() });
         if !self.tasks.iter().any(|(own, _)| *own == name) {
             self.tasks.push((name.clone(), node));
@@ -291,15 +285,13 @@ impl Nodes<'_> {
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
         // What is no key of a group is one of its tasks; who names the group may override that.
-        let mut below = Node { tree: Tree::Map(Vec::new()), place: node.place.clone() };
+        let mut below = Node::empty(node.place.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|own| key.as_text() == Some(own)) {
                 below.set(key, value.clone());
             }
         }
-        for (key, value) in overrides.pairs() {
-            below.set(key, value.clone());
-        }
+        below.set_all(overrides);
         let mut names: Vec<String> = Vec::new();
         let members: &[Node] = match node.get("task").map(|node| &node.tree) {
             Some(Tree::List(items)) => items,
@@ -335,15 +327,9 @@ impl Nodes<'_> {
         let Some(name) = member.get("task").and_then(Node::text) else {
             return Err(wrong("task", "names, or mappings with `task` or `group`", member));
         };
-        for (key, value) in member.pairs() {
-            own.set(key, value.clone());
-        }
+        own.set_all(member);
         match library.entries.get(name) {
-            None => Ok(vec![self.task(
-                format!("{group}::{name}"),
-                &own,
-                &Node { tree: Tree::Map(Vec::new()), place: own.place.clone() },
-            )]),
+            None => Ok(vec![self.task(format!("{group}::{name}"), &own, &Node::empty(own.place.clone()))]),
             Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
                 // The harness would give all of them the tag's name.
                 Err(Error::bad_input(format!("overrides for the tag `{name}` cannot be given in a group"))

@@ -24,7 +24,7 @@ pub fn literal(text: &str) -> Option<Value> {
 /// What Python's `ast.literal_eval` refuses, and bytes, complex numbers and half a surrogate pair, with the character at which
 /// reading stopped.
 pub fn read(text: &str) -> Result<Value> {
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = LiteralReader { text, at: 0 };
     reader.skip_space();
     let first = reader.value(0)?;
     reader.skip_space();
@@ -44,13 +44,13 @@ pub fn read(text: &str) -> Result<Value> {
     if reader.peek().is_none() { Ok(Value::List(items)) } else { Err(reader.refuse("the end")) }
 }
 
-struct Reader<'a> {
+struct LiteralReader<'a> {
     text: &'a str,
     /// Bytes read so far, always at a character's start.
     at: usize,
 }
 
-impl Reader<'_> {
+impl LiteralReader<'_> {
     fn rest(&self) -> &str {
         self.text.get(self.at..).unwrap_or_default()
     }
@@ -196,11 +196,7 @@ impl Reader<'_> {
         match unsigned(&rest[..length]) {
             Some(number) => {
                 self.at += length;
-                Ok(match number {
-                    Value::Int(number) if negative => Value::Int(-number),
-                    Value::Float(number) if negative => Value::Float(-number),
-                    other => other,
-                })
+                Ok(if negative { number.negated() } else { number })
             }
             None => {
                 self.at = start;

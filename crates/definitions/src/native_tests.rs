@@ -22,7 +22,7 @@ struct Choice {
 
 /// The last of some rows.
 fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
-    let row = |fields: Value| Row { place: "x.jsonl:3".to_owned(), value: fields.into() };
+    let row = |fields: Value| Row { place: "x.jsonl:3".to_owned(), value: serde_json::from_value(fields).unwrap() };
     let last = rows.len() - 1;
     let known = Known::find(name).unwrap();
     let task = Task::of_rows(definition(known)?.clone(), rows.into_iter().map(row).collect(), None)?;

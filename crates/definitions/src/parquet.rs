@@ -64,22 +64,13 @@ fn of_frame(frame: &DataFrame, path: &Path, whole: bool) -> Result<Vec<Row>> {
 }
 
 fn value(of: AnyValue<'_>) -> Option<Value> {
-    let whole = |number: i128| i64::try_from(number).ok().map(Value::Int);
     match of.into_static() {
         AnyValue::Null => Some(Value::None),
         AnyValue::Boolean(truth) => Some(Value::Bool(truth)),
         AnyValue::String(text) => Some(Value::from(text)),
         AnyValue::StringOwned(text) => Some(Value::from(text.as_str())),
-        AnyValue::UInt8(number) => whole(number.into()),
-        AnyValue::UInt16(number) => whole(number.into()),
-        AnyValue::UInt32(number) => whole(number.into()),
-        AnyValue::UInt64(number) => whole(number.into()),
-        AnyValue::Int8(number) => whole(number.into()),
-        AnyValue::Int16(number) => whole(number.into()),
-        AnyValue::Int32(number) => whole(number.into()),
-        AnyValue::Int64(number) => whole(number.into()),
-        AnyValue::Float32(number) => Some(Value::Float(number.into())),
-        AnyValue::Float64(number) => Some(Value::Float(number)),
+        number if number.is_integer() => number.try_extract().ok().map(Value::Int),
+        number if number.is_float() => number.try_extract().ok().map(Value::Float),
         AnyValue::List(items) => list(&items),
         AnyValue::StructOwned(parts) => {
             let (values, fields) = *parts;

@@ -3,7 +3,7 @@
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::python::is_space;
 
-use crate::aggregate::{Aggregation, Item, Part, grouped};
+use crate::aggregate::{Aggregation, Item, TaskScore, grouped};
 use crate::library::Group;
 use crate::metric::{Kind, Metric, Output};
 use crate::prompt::choice;
@@ -154,9 +154,9 @@ pub fn group_scores(group: &Group, of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score
                 let found = scores.iter().find(|score| score.metric == metric.metric && score.filter == filter)?;
                 // The harness takes the number of documents of a task's last metric.
                 let documents = scores.last().map_or(0, |last| last.documents);
-                Some(Part { score: found.score, error: found.error, documents })
+                Some(TaskScore { score: found.score, error: found.error, documents })
             };
-            let parts: Vec<Part> = tasks.iter().filter_map(of_task).collect();
+            let parts: Vec<TaskScore> = tasks.iter().filter_map(of_task).collect();
             if let Some((score, error)) = grouped(&parts, metric) {
                 let documents = parts.iter().map(|part| part.documents).sum();
                 scores.push(Score { metric: metric.metric.clone(), filter, score, error, documents });
@@ -190,7 +190,7 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
         (Output::LogLikelihood, [Answer::LogLikelihood(likelihood, greedy)]) => {
             let item = |metric: &Metric| match metric.kind {
                 Kind::Perplexity => Item::Number(*likelihood),
-                _ => Item::Number(f64::from(u8::from(*greedy))),
+                _ => Item::hit(*greedy),
             };
             Ok(of.metrics.iter().map(item).collect())
         }
@@ -248,8 +248,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
         }
         (gold, false) => vec![numbered(gold)?],
     };
-    let right =
-        |at: usize| Item::Number(f64::from(u8::from(golds.iter().any(|gold| usize::try_from(*gold) == Ok(at)))));
+    let right = |at: usize| Item::hit(golds.iter().any(|gold| usize::try_from(*gold) == Ok(at)));
     let greedy: Vec<Value> = pairs.iter().map(|pair| Value::Bool(pair.1)).collect();
     let one = || match golds[..] {
         [gold] if !task.several_targets => Ok(gold),
@@ -265,7 +264,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
             }
             Kind::ExactMatch => {
                 let hit = golds.iter().any(|gold| *gold != -100 && choice(&greedy, *gold) == Some(&Value::Bool(true)));
-                Item::Number(f64::from(u8::from(hit)))
+                Item::hit(hit)
             }
             Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(one()?), i64::try_from(largest(&all)).unwrap_or(-100)),
             Kind::Brier => {
@@ -322,9 +321,9 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             for one in several {
                 hit |= if texts { same(metric, &Value::Text(one.text()))? } else { same(metric, one)? };
             }
-            Ok(Item::Number(f64::from(u8::from(hit))))
+            Ok(Item::hit(hit))
         }
-        (Kind::ExactMatch, gold) => Ok(Item::Number(f64::from(u8::from(same(metric, gold)?)))),
+        (Kind::ExactMatch, gold) => Ok(Item::hit(same(metric, gold)?)),
         (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
         (kind, gold) => Err(Error::bad_input(format!("`{}` compares a text with one reference", kind.name()))
             .found(format!("{} and {}", gold.repr(), result.repr()))),

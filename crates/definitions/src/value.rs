@@ -47,6 +47,20 @@ impl Value {
         }
     }
 
+    /// The number, where it is one.
+    pub fn as_number(&self) -> Option<f64> {
+        if let Self::Float(number) = self { Some(*number) } else { self.as_int().map(|number| number as f64) }
+    }
+
+    /// A number with the other sign; anything else as it is.
+    pub(crate) fn negated(self) -> Self {
+        match self {
+            Self::Int(number) => Self::Int(-number),
+            Self::Float(number) => Self::Float(-number),
+            other => other,
+        }
+    }
+
     /// The items, where it is a list.
     pub fn as_list(&self) -> Option<&[Value]> {
         if let Self::List(items) = self { Some(items) } else { None }
@@ -147,23 +161,6 @@ impl From<&str> for Value {
 impl From<String> for Value {
     fn from(text: String) -> Self {
         Self::Text(text)
-    }
-}
-
-impl From<serde_json::Value> for Value {
-    fn from(value: serde_json::Value) -> Self {
-        match value {
-            serde_json::Value::Null => Self::None,
-            serde_json::Value::Bool(truth) => Self::Bool(truth),
-            serde_json::Value::Number(number) => {
-                number.as_i64().map_or_else(|| Self::Float(number.as_f64().unwrap_or(f64::NAN)), Self::Int)
-            }
-            serde_json::Value::String(text) => Self::Text(text),
-            serde_json::Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
-            serde_json::Value::Object(pairs) => {
-                Self::Map(pairs.into_iter().map(|(key, value)| (Self::Text(key), value.into())).collect())
-            }
-        }
     }
 }
 
@@ -307,7 +304,7 @@ mod tests {
     /// Expected texts: `repr(…)`, Python 3.11.
     #[test]
     fn values_print_as_in_python() {
-        let shown = |json: &str| Value::from(serde_json::from_str::<serde_json::Value>(json).unwrap()).repr();
+        let shown = |json: &str| serde_json::from_str::<Value>(json).unwrap().repr();
         assert_eq!(
             shown(r#"[true, null, 1, 1.0, "it's", "say \"it's\""]"#),
             r#"[True, None, 1, 1.0, "it's", 'say "it\'s"']"#

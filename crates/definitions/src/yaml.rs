@@ -74,6 +74,18 @@ impl Node {
         }
     }
 
+    /// A mapping without a key, at a place.
+    pub(crate) fn empty(place: Place) -> Self {
+        Self { tree: Tree::Map(Vec::new()), place }
+    }
+
+    /// Sets what stands under each key of another mapping.
+    pub(crate) fn set_all(&mut self, other: &Node) {
+        for (key, node) in other.pairs() {
+            self.set(key, node.clone());
+        }
+    }
+
     /// Takes a name out of a mapping.
     pub fn take(&mut self, name: &str) -> Option<Node> {
         let Tree::Map(pairs) = &mut self.tree else { return None };
@@ -207,7 +219,7 @@ fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usiz
 
 fn document(text: &str, file: &str) -> Result<Node> {
     let mut parser = Parser::new_from_str(text);
-    let mut reader = Reader { file: file.into(), anchors: HashMap::new(), count: 0 };
+    let mut reader = EventReader { file: file.into(), anchors: HashMap::new(), count: 0 };
     let mut root = None;
     while let Some((event, span)) = reader.next(&mut parser)? {
         match event {
@@ -221,7 +233,7 @@ fn document(text: &str, file: &str) -> Result<Node> {
     Ok(root.unwrap_or_else(|| Node { tree: Tree::Scalar(Value::None), place: Place { file: file.into(), line: 1 } }))
 }
 
-struct Reader {
+struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
     count: usize,
@@ -229,7 +241,7 @@ struct Reader {
 
 type Events<'a> = Parser<'a, granit_parser::StrInput<'a>>;
 
-impl Reader {
+impl EventReader {
     fn bad(&self, span: &Span, what: &str) -> Error {
         Error::bad_input(what).at(format!("{}:{}", self.file, span.start.line()))
     }
@@ -353,14 +365,7 @@ fn resolved(text: &str) -> Value {
         b'+' => (false, &text[1..]),
         _ => (false, text),
     };
-    number(digits).map_or_else(
-        || Value::from(text),
-        |number| match number {
-            Value::Int(number) if negative => Value::Int(-number),
-            Value::Float(number) if negative => Value::Float(-number),
-            number => number,
-        },
-    )
+    number(digits).map_or_else(|| Value::from(text), |number| if negative { number.negated() } else { number })
 }
 
 /// A number without its sign.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 use ghostlab_core::error::Result;
-use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, Part, grouped};
+use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore, grouped};
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::results::scores;
 use ghostlab_definitions::yaml::parse;
@@ -275,15 +275,17 @@ fn f1_is_of_the_label_one_and_a_third_label_is_an_error() {
 
 #[test]
 fn groups_weigh_by_size_or_not_and_their_error_is_pooled() {
-    let parts =
-        [Part { score: 1.0, error: Some(0.1), documents: 10 }, Part { score: 0.0, error: Some(0.2), documents: 30 }];
+    let parts = [
+        TaskScore { score: 1.0, error: Some(0.1), documents: 10 },
+        TaskScore { score: 0.0, error: Some(0.2), documents: 30 },
+    ];
     let metric = |by_size| GroupMetric { metric: "acc".into(), filters: None, by_size };
     let pooled = ((9.0 * 0.01 * 10.0 + 29.0 * 0.04 * 30.0) / 38.0_f64 / 40.0).sqrt();
     for (by_size, score) in [(true, 0.25), (false, 0.5)] {
         let (own, error) = grouped(&parts, &metric(by_size)).unwrap();
         assert!((own - score).abs() < 1e-12 && (error.unwrap() - pooled).abs() < 1e-12);
     }
-    let unknown = [parts[0], Part { error: None, ..parts[1] }];
+    let unknown = [parts[0], TaskScore { error: None, ..parts[1] }];
     assert_eq!(grouped(&unknown, &metric(true)).unwrap().1, None);
 }
 

@@ -12,7 +12,7 @@ use crate::token::Token;
 
 /// Why a request brought nothing.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// It may bring something later, at the earliest after the time that the hub names.
     Again { why: String, after: Option<Duration> },
     /// The host has nothing from the byte on that was asked for.
@@ -23,6 +23,13 @@ pub(crate) enum Failure {
     Closed(Error),
     /// The user said to stop.
     Stopped,
+}
+
+impl RequestFailure {
+    /// It may bring something whenever it is asked again.
+    pub(crate) fn again(why: impl Into<String>) -> Self {
+        Self::Again { why: why.into(), after: None }
+    }
 }
 
 /// What was asked for, for messages.
@@ -59,12 +66,12 @@ impl Asked<'_> {
 
     /// What a final answer means, unless it is what was asked for. `at_hub`: it is the hub's own, not that of a host it
     /// sent us to.
-    pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), Failure> {
+    pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());
         }
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
-            return Err(Failure::Range);
+            return Err(RequestFailure::Range);
         }
         let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text));
         let code = said("x-error-code");
@@ -77,12 +84,12 @@ impl Asked<'_> {
         let expired = !at_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
         let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
         if later || expired {
-            return Err(Failure::Again { why, after: asked_to_wait(headers, SystemTime::now()) });
+            return Err(RequestFailure::Again { why, after: asked_to_wait(headers, SystemTime::now()) });
         }
         let error = self.refusal(status, code.as_deref(), &why);
         let of_all = matches!(status.as_u16(), 401 | 403)
             || matches!(code.as_deref(), Some("RepoNotFound" | "RevisionNotFound"));
-        Err(if at_hub && of_all { Failure::Closed(error) } else { Failure::Final(error) })
+        Err(if at_hub && of_all { RequestFailure::Closed(error) } else { RequestFailure::Final(error) })
     }
 
     fn refusal(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
@@ -189,8 +196,8 @@ mod tests {
             let of = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
             let status = StatusCode::from_u16(status).unwrap();
             let error = match asked.judge(status, &of, true) {
-                Err(Failure::Final(error)) if code == "EntryNotFound" => error,
-                Err(Failure::Closed(error)) => error,
+                Err(RequestFailure::Final(error)) if code == "EntryNotFound" => error,
+                Err(RequestFailure::Closed(error)) => error,
                 other => panic!("{status} {code}: {other:?}"),
             };
             let text = error.to_string();
@@ -205,7 +212,7 @@ mod tests {
         let asked = Asked { source: &source, file: None, endpoint: &endpoint, token: None };
         for (status, at_hub) in [(429, true), (500, true), (503, false), (408, true), (403, false)] {
             let judged = asked.judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), at_hub);
-            assert!(matches!(judged, Err(Failure::Again { .. })), "{status}");
+            assert!(matches!(judged, Err(RequestFailure::Again { .. })), "{status}");
         }
         assert!(asked.judge(StatusCode::PARTIAL_CONTENT, &HeaderMap::new(), true).is_ok());
     }

@@ -10,13 +10,13 @@ use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, ETAG, HeaderMap, IF_RANGE,
 use reqwest::{Client, Method, Response, Url};
 use tokio::runtime::Runtime;
 
-use crate::answer::{Asked, Failure};
+use crate::answer::{Asked, RequestFailure};
 use crate::cache::Cache;
 use crate::event::{Event, Reporter};
 use crate::hash::BlobName;
 use crate::repo::Source;
 use crate::settings::HubSettings;
-use crate::wait::{Cut, pause, within};
+use crate::wait::{WaitEnd, pause, within};
 
 /// Redirects in a row.
 const MOST_HOPS: usize = 10;
@@ -46,7 +46,7 @@ pub(crate) struct Watch<'a> {
 }
 
 /// A request.
-pub(crate) struct Request<'a> {
+pub(crate) struct HubRequest<'a> {
     pub(crate) method: Method,
     pub(crate) url: Url,
     /// From this byte on.
@@ -135,15 +135,15 @@ impl Hub {
     }
 
     /// Sends a request, after redirects; a HEAD stops where the hub sends it to another host. Asks once.
-    pub(crate) async fn once(&self, request: &Request<'_>, watch: Watch<'_>) -> Result<Reply, Failure> {
-        let connection = self.connection().map_err(Failure::Final)?;
+    pub(crate) async fn once(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply, RequestFailure> {
+        let connection = self.connection().map_err(RequestFailure::Final)?;
         let (mut url, mut said, mut seen) = (request.url.clone(), HeaderMap::new(), Vec::new());
         loop {
             let own = self.is_own(&url);
             let mut ask =
                 connection.client.request(request.method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
             if let Some(token) = self.settings.token.as_ref().filter(|_| own) {
-                ask = ask.header(AUTHORIZATION, token.header().map_err(Failure::Final)?);
+                ask = ask.header(AUTHORIZATION, token.header().map_err(RequestFailure::Final)?);
             }
             if request.from > 0 {
                 ask = ask.header(RANGE, format!("bytes={}-", request.from));
@@ -156,12 +156,7 @@ impl Hub {
                     ask = ask.header(IF_RANGE, validator);
                 }
             }
-            let response = match within(watch.stop, self.settings.patience.answer, ask.send()).await {
-                Ok(Ok(response)) => response,
-                Ok(Err(error)) => return Err(again(&error)),
-                Err(Cut::TooLong) => return Err(Failure::Again { why: "no answer".to_owned(), after: None }),
-                Err(Cut::Stopped) => return Err(Failure::Stopped),
-            };
+            let response = brought(ask.send(), self.settings.patience.answer, "no answer", watch).await?;
             if own {
                 for (name, value) in response.headers() {
                     said.entry(name).or_insert_with(|| value.clone());
@@ -187,7 +182,7 @@ impl Hub {
                     true => format!("a redirect from {} to {}", url.scheme(), next.scheme()),
                     false => format!("a loop, or more than {MOST_HOPS} redirects"),
                 };
-                return Err(Failure::Final(
+                return Err(RequestFailure::Final(
                     Error::missing("the hub sends the request from place to place")
                         .at(request.asked.place())
                         .expected("a redirect that ends at the file, over HTTPS")
@@ -200,7 +195,7 @@ impl Hub {
     }
 
     /// Sends a request until it is answered, as long as that may help.
-    pub(crate) async fn ask(&self, request: &Request<'_>, watch: Watch<'_>) -> Result<Reply> {
+    pub(crate) async fn ask(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply> {
         let mut tries = 0;
         loop {
             self.when_quiet(watch).await?;
@@ -214,20 +209,20 @@ impl Hub {
     /// Waits before the next attempt, or says why there is none.
     pub(crate) async fn back_off(
         &self,
-        failure: Failure,
+        failure: RequestFailure,
         tries: &mut u32,
         asked: &Asked<'_>,
         watch: Watch<'_>,
     ) -> Result<()> {
         let (why, after) = match failure {
-            Failure::Again { why, after } => (why, after),
-            Failure::Range => ("the host has no such part".to_owned(), None),
-            Failure::Final(error) => return Err(error),
-            Failure::Closed(error) => {
+            RequestFailure::Again { why, after } => (why, after),
+            RequestFailure::Range => ("the host has no such part".to_owned(), None),
+            RequestFailure::Final(error) => return Err(error),
+            RequestFailure::Closed(error) => {
                 self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert(asked.source.clone());
                 return Err(error);
             }
-            Failure::Stopped => return Err(stopped()),
+            RequestFailure::Stopped => return Err(stopped()),
         };
         *tries += 1;
         let patience = &self.settings.patience;
@@ -265,8 +260,22 @@ pub(crate) fn stopped() -> Error {
     Error::interrupted("stopped; what came is kept, and the same command goes on there")
 }
 
+/// What the network brings within some time; `late` says that it did not.
+pub(crate) async fn brought<T>(
+    part: impl Future<Output = reqwest::Result<T>>,
+    time: Duration,
+    late: &str,
+    watch: Watch<'_>,
+) -> Result<T, RequestFailure> {
+    match within(watch.stop, time, part).await {
+        Ok(part) => part.map_err(|error| again(&error)),
+        Err(WaitEnd::TooLong) => Err(RequestFailure::again(late)),
+        Err(WaitEnd::Stopped) => Err(RequestFailure::Stopped),
+    }
+}
+
 /// A request that failed on the way. Signed addresses are secrets: no message shows one.
-pub(crate) fn again(error: &reqwest::Error) -> Failure {
+fn again(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -275,7 +284,7 @@ pub(crate) fn again(error: &reqwest::Error) -> Failure {
     }
     let what = if error.is_connect() { "no connection" } else { "the connection broke" };
     let why = causes.last().map_or(what.to_owned(), |last| format!("{what}: {last}"));
-    Failure::Again { why, after: None }
+    RequestFailure::again(why)
 }
 
 /// Between three quarters and five quarters of a time, so that many who failed together do not come back together.

@@ -7,25 +7,25 @@ use ghostlab_core::error::{Error, Result};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use reqwest::{Method, StatusCode};
 
-use crate::answer::{Asked, Failure};
+use crate::answer::{Asked, RequestFailure};
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, Reply, Request, Watch, again, shown, stopped};
+use crate::client::{Hub, HubRequest, Reply, Watch, brought, shown, stopped};
 use crate::event::Event;
 use crate::hash::{BlobName, bare};
 use crate::listing::encoded;
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
-use crate::wait::{Cut, until, within};
+use crate::wait::until;
 
 /// What the hub says of a file.
-struct About {
+struct FileHead {
     etag: BlobName,
     bytes: Option<u64>,
 }
 
 /// What a download goes on with after a break.
-struct Stream<'a> {
-    request: Request<'a>,
+struct Transfer<'a> {
+    request: HubRequest<'a>,
     part: PartialFile,
     expected: Expected,
     file: &'a str,
@@ -49,10 +49,10 @@ impl Hub {
         let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
         let about = match &file.blob {
-            Some(blob) => About { etag: blob.clone(), bytes: file.bytes },
+            Some(blob) => FileHead { etag: blob.clone(), bytes: file.bytes },
             None => {
                 let head =
-                    Request { method: Method::HEAD, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
+                    HubRequest { method: Method::HEAD, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
                 let reply = self.ask(&head, watch).await?;
                 self.about(repo, &asked, &reply)?
             }
@@ -73,9 +73,9 @@ impl Hub {
             let here = part.bytes();
             watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =
-                Request { method: Method::GET, url, from: 0, etag: Some(&about.etag), elsewhere: None, asked };
+                HubRequest { method: Method::GET, url, from: 0, etag: Some(&about.etag), elsewhere: None, asked };
             let mut stream =
-                Stream { request, part, expected: expected.clone(), file: &shown, elsewhere: None, doubted: false };
+                Transfer { request, part, expected: expected.clone(), file: &shown, elsewhere: None, doubted: false };
             came = self.stream(&mut stream, watch).await?;
             stream.part.publish(&blob)?;
         }
@@ -88,7 +88,7 @@ impl Hub {
         Ok((path, came))
     }
 
-    fn about(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<About> {
+    fn about(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
         if reply.said("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
             return Err(self.no_hub(&repo.source, "the file of another commit than was asked for"));
         }
@@ -100,7 +100,7 @@ impl Hub {
             let own = reply.at_hub && reply.response.status().is_success();
             reply.response.headers().get(CONTENT_LENGTH).filter(|_| own)?.to_str().ok()
         });
-        Ok(About { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
+        Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
     /// The lock that keeps two programs from bringing the same. It only saves work: where the file system has no locks,
@@ -124,7 +124,7 @@ impl Hub {
     }
 
     /// Brings what is missing of a part, over as many breaks as it takes; how many bytes came.
-    async fn stream(&self, stream: &mut Stream<'_>, watch: Watch<'_>) -> Result<u64> {
+    async fn stream(&self, stream: &mut Transfer<'_>, watch: Watch<'_>) -> Result<u64> {
         let (mut came, mut tries, mut most, mut wrong) = (0, 0, stream.part.bytes(), false);
         loop {
             let failure = match self.attempt(stream, &mut came, watch).await {
@@ -154,32 +154,35 @@ impl Hub {
         }
     }
 
-    fn restart(&self, stream: &mut Stream<'_>, why: &str, watch: Watch<'_>) -> Result<()> {
+    fn restart(&self, stream: &mut Transfer<'_>, why: &str, watch: Watch<'_>) -> Result<()> {
         stream.part.restart().map_err(|error| refused("write", stream.part.path(), &error))?;
         watch.reporter.event(Event::FetchRestarted { file: stream.file.to_owned(), why: why.to_owned() });
         Ok(())
     }
 
+    /// An answer after which the part begins anew.
+    fn anew(&self, stream: &mut Transfer<'_>, why: String, watch: Watch<'_>) -> RequestFailure {
+        self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::again(why))
+    }
+
     /// An answer that is of no use, though nothing says that the part is: the part is kept once.
-    fn doubt(&self, stream: &mut Stream<'_>, from: u64, why: String, watch: Watch<'_>) -> Failure {
+    fn doubt(&self, stream: &mut Transfer<'_>, from: u64, why: String, watch: Watch<'_>) -> RequestFailure {
         if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
             stream.doubted = false;
-            if let Err(error) = self.restart(stream, &why, watch) {
-                return Failure::Final(error);
-            }
+            return self.anew(stream, why, watch);
         }
-        Failure::Again { why, after: None }
+        RequestFailure::again(why)
     }
 
     /// One request for what is missing.
-    async fn attempt(&self, stream: &mut Stream<'_>, came: &mut u64, watch: Watch<'_>) -> Result<(), Failure> {
+    async fn attempt(&self, stream: &mut Transfer<'_>, came: &mut u64, watch: Watch<'_>) -> Result<(), RequestFailure> {
         let from = stream.part.bytes();
         if stream.expected.bytes == Some(from) {
             return Ok(());
         }
         let asked = stream.request.asked;
         let elsewhere = stream.elsewhere.clone();
-        let request = Request {
+        let request = HubRequest {
             from,
             elsewhere: elsewhere.as_deref(),
             url: stream.request.url.clone(),
@@ -188,9 +191,9 @@ impl Hub {
             asked,
         };
         let mut reply = match self.once(&request, watch).await {
-            Err(Failure::Range) => {
-                self.restart(stream, "the host has nothing after what came", watch).map_err(Failure::Final)?;
-                return Err(Failure::Again { why: "nothing after what came".to_owned(), after: None });
+            Err(RequestFailure::Range) => {
+                self.restart(stream, "the host has nothing after what came", watch).map_err(RequestFailure::Final)?;
+                return Err(RequestFailure::again("nothing after what came"));
             }
             reply => reply?,
         };
@@ -201,28 +204,19 @@ impl Hub {
             Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
                 return Err(self.doubt(stream, from, why, watch));
             }
-            Err(Unfit::Useless(why)) => {
-                self.restart(stream, &why, watch).map_err(Failure::Final)?;
-                return Err(Failure::Again { why, after: None });
-            }
+            Err(Unfit::Useless(why)) => return Err(self.anew(stream, why, watch)),
         };
         if !reply.at_hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
             stream.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
-        loop {
-            let chunk = match within(watch.stop, self.settings.patience.stall, reply.response.chunk()).await {
-                Ok(Ok(Some(chunk))) => chunk,
-                Ok(Ok(None)) => break,
-                Ok(Err(error)) => return Err(again(&error)),
-                Err(Cut::TooLong) => return Err(Failure::Again { why: "it stalled".to_owned(), after: None }),
-                Err(Cut::Stopped) => return Err(Failure::Stopped),
-            };
+        let stall = self.settings.patience.stall;
+        while let Some(chunk) = brought(reply.response.chunk(), stall, "it stalled", watch).await? {
             let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(known).unwrap_or(usize::MAX)));
             if !stream
                 .part
                 .has(from - known, same)
-                .map_err(|error| Failure::Final(refused("read", stream.part.path(), &error)))?
+                .map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))?
             {
                 return Err(self.doubt(stream, from, "it begins with other bytes than came".to_owned(), watch));
             }
@@ -232,20 +226,20 @@ impl Hub {
             }
             let all = stream.part.bytes() + chunk.len() as u64;
             if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
-                let why = format!("more than its {bytes} bytes came");
-                self.restart(stream, &why, watch).map_err(Failure::Final)?;
-                return Err(Failure::Again { why, after: None });
+                return Err(self.anew(stream, format!("more than its {bytes} bytes came"), watch));
             }
             stream.doubted = false;
-            stream.part.write(chunk).map_err(|error| Failure::Final(refused("write", stream.part.path(), &error)))?;
+            stream
+                .part
+                .write(chunk)
+                .map_err(|error| RequestFailure::Final(refused("write", stream.part.path(), &error)))?;
             *came += chunk.len() as u64;
             watch.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
         }
         match stream.expected.bytes {
-            _ if known > 0 => Err(Failure::Again { why: format!("it ended before byte {from}"), after: None }),
+            _ if known > 0 => Err(RequestFailure::again(format!("it ended before byte {from}"))),
             Some(bytes) if stream.part.bytes() < bytes => {
-                let why = format!("it ended after {} of {bytes} bytes", stream.part.bytes());
-                Err(Failure::Again { why, after: None })
+                Err(RequestFailure::again(format!("it ended after {} of {bytes} bytes", stream.part.bytes())))
             }
             _ => Ok(()),
         }
@@ -260,7 +254,7 @@ enum Unfit {
 }
 
 /// Whether the answer is the rest of the part.
-fn fits(reply: &Reply, from: u64, stream: &Stream<'_>) -> Result<(), Unfit> {
+fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     let (status, headers) = (reply.response.status(), reply.response.headers());
     let text = |name| headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok());
     let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
@@ -296,7 +290,7 @@ fn fits(reply: &Reply, from: u64, stream: &Stream<'_>) -> Result<(), Unfit> {
 }
 
 /// What the lock, the list and the hub say that a file is; they have to agree.
-fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &About) -> Result<Expected> {
+fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&about.etag, about.bytes);
     let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
     let differs = |expected: String, found: String| {
@@ -306,17 +300,15 @@ fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &About) -> Result<Exp
             .found(found)
             .hint("a commit never changes: a mirror, or an altered hub.lock, is at fault")
     };
-    match (file.bytes, of_hub.bytes) {
-        (Some(expected), Some(found)) if expected != found => {
-            return Err(differs(format!("{expected} bytes"), format!("{found} bytes")));
-        }
-        _ => {}
+    if let (Some(expected), Some(found)) = (file.bytes, of_hub.bytes)
+        && expected != found
+    {
+        return Err(differs(format!("{expected} bytes"), format!("{found} bytes")));
     }
-    match (&file.sha256, &of_hub.sha256) {
-        (Some(expected), Some(found)) if expected != found => {
-            return Err(differs(format!("SHA-256 {expected}"), format!("SHA-256 {found}")));
-        }
-        _ => {}
+    if let (Some(expected), Some(found)) = (&file.sha256, &of_hub.sha256)
+        && expected != found
+    {
+        return Err(differs(format!("SHA-256 {expected}"), format!("SHA-256 {found}")));
     }
     Ok(Expected { bytes: file.bytes.or(of_hub.bytes), sha256: file.sha256.clone().or(of_hub.sha256), git: of_hub.git })
 }

@@ -6,12 +6,10 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::answer::Failure;
-use crate::client::{Hub, Request, Watch, again, stopped};
+use crate::client::{Hub, HubRequest, Watch, brought};
 use crate::hash::{BlobName, Commit, ContentHash};
 use crate::name::FileName;
 use crate::repo::Source;
-use crate::wait::{Cut, within};
 
 /// What stands in an address as it is: the rest is written as `%2F`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -37,12 +35,11 @@ struct Revision {
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Entry {
+enum ListingEntry {
     File {
         path: FileName,
         size: u64,
         oid: BlobName,
-        #[serde(default)]
         lfs: Option<LargeFile>,
     },
     /// A folder, or what a newer hub may list.
@@ -85,15 +82,15 @@ impl Hub {
         let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{deep}", source.repo.api()))?;
         let mut files = Vec::new();
         for _ in 0..MOST_PAGES {
-            let (entries, next) = self.json::<Vec<Entry>>(source, url.clone(), watch).await?;
+            let (entries, next) = self.json::<Vec<ListingEntry>>(source, url.clone(), watch).await?;
             files.extend(entries.into_iter().filter_map(|entry| match entry {
-                Entry::File { path: name, lfs: Some(LargeFile { oid, size }), .. } => {
+                ListingEntry::File { path: name, lfs: Some(LargeFile { oid, size }), .. } => {
                     Some(ListedFile { name, bytes: size, sha256: Some(oid.clone()), blob: oid.into() })
                 }
-                Entry::File { path: name, size, oid, lfs: None } => {
+                ListingEntry::File { path: name, size, oid, lfs: None } => {
                     Some(ListedFile { name, bytes: size, sha256: None, blob: oid })
                 }
-                Entry::Other => None,
+                ListingEntry::Other => None,
             }));
             match next {
                 Some(next) if next != url => url = next,
@@ -106,7 +103,7 @@ impl Hub {
     /// An answer in JSON, and the address of the page after it. What in it becomes part of a path, its types have checked.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
         let asked = self.asked(source, None);
-        let request = Request { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
+        let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
         let mut tries = 0;
         let (body, next) = loop {
             let mut reply = self.ask(&request, watch).await?;
@@ -115,21 +112,15 @@ impl Hub {
             if next.as_ref().is_some_and(|next| !self.is_own(next)) {
                 return Err(self.no_hub(source, "a list that goes on at another host"));
             }
-            let (mut body, mut failure) = (Vec::new(), None);
-            loop {
-                let chunk = within(watch.stop, self.settings.patience.stall, reply.response.chunk()).await;
-                match chunk {
-                    Ok(Ok(None)) => break,
-                    Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
-                    Ok(Ok(Some(_))) => return Err(self.no_hub(source, "a list of files without end")),
-                    Ok(Err(error)) => failure = Some(again(&error)),
-                    Err(Cut::TooLong) => failure = Some(Failure::Again { why: "it stalled".to_owned(), after: None }),
-                    Err(Cut::Stopped) => return Err(stopped()),
+            let mut body = Vec::new();
+            let failure = loop {
+                match brought(reply.response.chunk(), self.settings.patience.stall, "it stalled", watch).await {
+                    Ok(None) => break None,
+                    Ok(Some(chunk)) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
+                    Ok(Some(_)) => return Err(self.no_hub(source, "a list of files without end")),
+                    Err(failure) => break Some(failure),
                 }
-                if failure.is_some() {
-                    break;
-                }
-            }
+            };
             match failure {
                 None => break (body, next),
                 Some(failure) => self.back_off(failure, &mut tries, &asked, watch).await?,

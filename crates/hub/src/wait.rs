@@ -11,13 +11,17 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Why there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum WaitEnd {
     Stopped,
     TooLong,
 }
 
 /// The result of a future, unless it takes longer than `limit` or `stop` is set.
-pub(crate) async fn within<T>(stop: &AtomicBool, limit: Duration, future: impl Future<Output = T>) -> Result<T, Cut> {
+pub(crate) async fn within<T>(
+    stop: &AtomicBool,
+    limit: Duration,
+    future: impl Future<Output = T>,
+) -> Result<T, WaitEnd> {
     let (mut future, end) = (pin!(future), Instant::now() + limit);
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -25,17 +29,17 @@ pub(crate) async fn within<T>(stop: &AtomicBool, limit: Duration, future: impl F
             return Ok(result);
         }
         if stop.load(Relaxed) {
-            return Err(Cut::Stopped);
+            return Err(WaitEnd::Stopped);
         }
         if left.is_zero() {
-            return Err(Cut::TooLong);
+            return Err(WaitEnd::TooLong);
         }
     }
 }
 
 /// Waits so long; whether nobody said to stop.
 pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
-    within(stop, time, std::future::pending::<()>()).await == Err(Cut::TooLong)
+    within(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
 }
 
 /// Until something is true, with looks in growing distance; whether nobody said to stop.

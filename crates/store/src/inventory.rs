@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::object::{StoredObject, damaged};
 use super::packed::{self, Packs};
-use super::small::Standing;
+use super::small::ObjectPlace;
 use super::{Key, Store, StoreWords};
 use ghostlab_core::error::{Error, Result};
 
@@ -224,8 +224,8 @@ impl Store {
     pub fn discard(&self, key: &Key) -> Result<()> {
         match self.standing(key.kind(), key.hash()) {
             None => Ok(()),
-            Some(Standing::Apart(place)) => self.take_away(&place, key.hash()),
-            Some(Standing::Among(file, _)) => self.drop_members(&file, &[key.hash()]),
+            Some(ObjectPlace::Apart(place)) => self.take_away(&place, key.hash()),
+            Some(ObjectPlace::Among(file, _)) => self.drop_members(&file, &[key.hash()]),
         }
     }
 

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::disk::{Disk, Mapped};
 use super::key::Key;
 use super::meta::{META, Meta, StoredFile};
-use super::packed::{self, Member, Packs};
+use super::packed::{self, PackMember, Packs};
 use ghostlab_core::error::{Error, Result};
 
 /// An object with a sound record, whose payloads have the right sizes.
@@ -59,9 +59,9 @@ impl StoredObject {
         disk: &Arc<dyn Disk>,
         packs: &Arc<Packs>,
         hash: &str,
-        found: (PathBuf, Member),
+        found: (PathBuf, PackMember),
     ) -> Result<Self> {
-        let open = |(file, member): (PathBuf, Member)| {
+        let open = |(file, member): (PathBuf, PackMember)| {
             let meta = packed::record(&**disk, &file, &member).map_err(|found| damaged(&file).found(found))?;
             of_key(&file, &meta, Some(hash))?;
             Ok(Self::packed(Arc::clone(disk), file, member.at, meta, Some(Arc::clone(packs))))

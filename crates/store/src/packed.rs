@@ -35,7 +35,7 @@ const LINE: usize = 64 + 3 * 17 + 17 + 1;
 
 /// Where a member stands in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct PackMember {
     /// Of its key.
     pub(super) hash: String,
     /// Where its payloads begin, in the order of their names.
@@ -44,7 +44,7 @@ pub(super) struct Member {
     record_bytes: u64,
 }
 
-impl Member {
+impl PackMember {
     fn line(&self) -> String {
         let Self { hash, at, record, record_bytes } = self;
         let text = format!("{hash} {at:016x} {record:016x} {record_bytes:016x}");
@@ -106,11 +106,11 @@ pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
 }
 
 /// The bytes of a file, and where its members stand.
-pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<Member>)> {
+pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)> {
     let mut bytes = vec![0; HEAD + members.len() * LINE];
     let mut index = Vec::new();
     for Packing { hash, payloads, .. } in members {
-        index.push(Member { hash: hash.clone(), at: bytes.len() as u64, record: 0, record_bytes: 0 });
+        index.push(PackMember { hash: hash.clone(), at: bytes.len() as u64, record: 0, record_bytes: 0 });
         bytes.extend_from_slice(payloads);
     }
     for (member, Packing { meta, .. }) in index.iter_mut().zip(members) {
@@ -121,7 +121,7 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<Member>)> {
         bytes.extend_from_slice(&text);
     }
     let head = format!("{FORMAT}{:08}\n", members.len());
-    let lines = [head].into_iter().chain(index.iter().map(Member::line)).collect::<String>();
+    let lines = [head].into_iter().chain(index.iter().map(PackMember::line)).collect::<String>();
     bytes[..lines.len()].copy_from_slice(lines.as_bytes());
     Ok((bytes, index))
 }
@@ -130,12 +130,12 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<Member>)> {
 ///
 /// # Errors
 /// It is none.
-fn index(near: &[u8]) -> Result<(Vec<Member>, bool), String> {
+fn index(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
     let head =
         near.get(..HEAD).and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
     let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("its first line says nothing")?;
     let lines = near[HEAD..].chunks(LINE).take(count);
-    let members: Vec<Member> = lines.filter_map(Member::parsed).collect();
+    let members: Vec<PackMember> = lines.filter_map(PackMember::parsed).collect();
     let all = members.len() == count;
     Ok((members, all))
 }
@@ -152,7 +152,7 @@ impl PackPart {
         self.bytes.get(place(start)?..place(start.checked_add(bytes)?)?)
     }
 
-    fn record(&self, of: &Member) -> Result<Meta, String> {
+    fn record(&self, of: &PackMember) -> Result<Meta, String> {
         Meta::from_text(self.get(of.record, of.record_bytes).ok_or("its record is missing")?)
     }
 }
@@ -161,7 +161,7 @@ impl PackPart {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn record(disk: &dyn Disk, path: &Path, of: &Member) -> Result<Meta, String> {
+pub(super) fn record(disk: &dyn Disk, path: &Path, of: &PackMember) -> Result<Meta, String> {
     let bytes = disk.read_part(path, of.record, of.record_bytes).map_err(|error| error.to_string())?;
     PackPart { start: of.record, bytes }.record(of)
 }
@@ -170,7 +170,7 @@ pub(super) fn record(disk: &dyn Disk, path: &Path, of: &Member) -> Result<Meta, 
 ///
 /// # Errors
 /// The file cannot be read; or what is wrong with it.
-pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(Member, Meta), String>> {
+pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
     let near = PackPart { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
     let whole = (near.bytes.len() as u64) < NEAR;
     let read = || match index(&near.bytes)? {
@@ -185,7 +185,7 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(Member, M
 }
 
 /// A member with its record, or what is wrong with that.
-pub(super) type Read = (Member, Result<Meta, String>);
+pub(super) type Read = (PackMember, Result<Meta, String>);
 
 /// All members of a file, and whether its lines are all whole.
 ///
@@ -194,7 +194,7 @@ pub(super) type Read = (Member, Result<Meta, String>);
 pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), String> {
     let whole = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
     let (members, sound) = index(&whole.bytes)?;
-    let with_record = |member: Member| {
+    let with_record = |member: PackMember| {
         let meta = whole.record(&member);
         (member, meta)
     };
@@ -205,7 +205,7 @@ pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), Str
 pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
     let whole = PackPart { start: 0, bytes: disk.read(path)? };
     let members = index(&whole.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
-    let packing = |member: Member| {
+    let packing = |member: PackMember| {
         let meta = whole.record(&member).ok()?;
         let payloads = whole.get(member.at, meta.bytes())?.to_vec();
         Some(Packing { hash: member.hash, meta, payloads })
@@ -218,14 +218,14 @@ pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Resu
 pub(super) struct Packs {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<KnownPacks>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownPacks {
     files: HashSet<String>,
     /// File and place, by the hash of the key.
-    members: HashMap<String, (String, Member)>,
+    members: HashMap<String, (String, PackMember)>,
 }
 
 impl Packs {
@@ -236,12 +236,12 @@ impl Packs {
         Self { disk, folder: of_kind.join(Self::FOLDER), known: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownPacks> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// File and place of a member. What is not known is looked for.
-    pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, Member)> {
+    pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.known();
         if !known.members.contains_key(hash) {
             self.look(&mut known);
@@ -250,7 +250,7 @@ impl Packs {
     }
 
     /// The same when it is not, or not any more, what was found.
-    pub(super) fn find_again(&self, hash: &str) -> Option<(PathBuf, Member)> {
+    pub(super) fn find_again(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.known();
         if let Some((file, _)) = known.members.remove(hash) {
             known.files.remove(&file);
@@ -272,7 +272,7 @@ impl Packs {
     }
 
     /// Looks for files that came, and forgets those that went.
-    fn look(&self, known: &mut Known) {
+    fn look(&self, known: &mut KnownPacks) {
         let there: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
         known.files.retain(|file| there.contains(file));
         known.members.retain(|_, (file, _)| there.contains(file));
@@ -294,13 +294,13 @@ impl Packs {
     }
 
     /// File and place of a member, as far as is known; nobody is asked.
-    pub(super) fn seen(&self, hash: &str) -> Option<(PathBuf, Member)> {
+    pub(super) fn seen(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let known = self.known();
         known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
     /// A file was put in its place.
-    pub(super) fn added(&self, path: &Path, members: Vec<Member>) {
+    pub(super) fn added(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut known = self.known();
         known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));

@@ -17,7 +17,7 @@ pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Process> {
 }
 
 /// A process that has a record in the store.
-pub(super) struct Known {
+pub(super) struct KnownProcess {
     pub(super) record: PathBuf,
     pub(super) process: Process,
     pub(super) dead: bool,
@@ -27,7 +27,7 @@ pub(super) struct Known {
 
 /// The processes that have a record here. Those of other systems, and those whose records tell nothing, are dead when their
 /// records have stood still for longer than patience lasts.
-pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<Known> {
+pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");
     let read = |name: String| {
         let id = name.strip_suffix(".json").filter(|id| Process::is_id(id))?;
@@ -48,7 +48,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<Known> {
             (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > PATIENCE),
             (None, None) => false,
         };
-        Known { record, process, dead, is_file }
+        KnownProcess { record, process, dead, is_file }
     };
     read.into_iter().map(known).collect()
 }

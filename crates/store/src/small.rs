@@ -6,17 +6,17 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::packed::{self, MOST, Member, Packing, Packs, SMALL};
+use super::packed::{self, MOST, PackMember, Packing, Packs, SMALL};
 use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 
 /// Where an object stands.
-pub(super) enum Standing {
+pub(super) enum ObjectPlace {
     /// Under its key: a folder, or a file.
     Apart(PathBuf),
     /// In a file of many.
-    Among(PathBuf, Member),
+    Among(PathBuf, PackMember),
 }
 
 impl Store {
@@ -32,10 +32,10 @@ impl Store {
     }
 
     /// Where something stands under the hash of a key; none where nothing does.
-    pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<Standing> {
+    pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<ObjectPlace> {
         if self.among_many(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
-                return Some(Standing::Among(file, member));
+                return Some(ObjectPlace::Among(file, member));
             }
             // Programs before this one put each apart. Nobody else does: one listing tells of all.
             if !self.apart.get_or_init(|| self.listed(kind)).contains(hash) {
@@ -43,14 +43,14 @@ impl Store {
             }
         }
         let place = self.place_of(kind, hash);
-        self.disk.exists(&place).then_some(Standing::Apart(place))
+        self.disk.exists(&place).then_some(ObjectPlace::Apart(place))
     }
 
     /// What stands somewhere, as far as record and sizes tell.
-    pub(super) fn opened(&self, hash: &str, standing: &Standing) -> Result<StoredObject> {
+    pub(super) fn opened(&self, hash: &str, standing: &ObjectPlace) -> Result<StoredObject> {
         match standing {
-            Standing::Apart(place) => StoredObject::open(Arc::clone(&self.disk), place.clone(), Some(hash)),
-            Standing::Among(file, member) => {
+            ObjectPlace::Apart(place) => StoredObject::open(Arc::clone(&self.disk), place.clone(), Some(hash)),
+            ObjectPlace::Among(file, member) => {
                 StoredObject::of_pack(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
             }
         }
@@ -59,7 +59,7 @@ impl Store {
     /// Where a key's object lies, or would: a folder, or the file that it is in.
     pub fn lies(&self, key: &Key) -> PathBuf {
         match self.standing(key.kind(), key.hash()) {
-            Some(Standing::Among(file, _)) => file,
+            Some(ObjectPlace::Among(file, _)) => file,
             _ => self.place(key),
         }
     }
@@ -121,11 +121,14 @@ impl Store {
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for one in all {
             let standing = match self.packs.seen(&one.hash) {
-                Some((file, member)) => Some(Standing::Among(file, member)),
-                None if apart.contains(&one.hash) => Some(Standing::Apart(self.place_of(self.words.packed, &one.hash))),
+                Some((file, member)) => Some(ObjectPlace::Among(file, member)),
+                None if apart.contains(&one.hash) => {
+                    Some(ObjectPlace::Apart(self.place_of(self.words.packed, &one.hash)))
+                }
                 None => None,
             };
-            let whole = |standing: &Standing| self.opened(&one.hash, standing).and_then(|there| there.verify()).is_ok();
+            let whole =
+                |standing: &ObjectPlace| self.opened(&one.hash, standing).and_then(|there| there.verify()).is_ok();
             if standing.as_ref().is_some_and(whole) {
                 continue;
             }
@@ -139,8 +142,8 @@ impl Store {
         for (hash, standing) in damaged {
             fault::here("replace");
             match standing {
-                Standing::Among(file, _) => among.entry(file).or_default().push(hash),
-                Standing::Apart(place) => self.take_away(&place, &hash)?,
+                ObjectPlace::Among(file, _) => among.entry(file).or_default().push(hash),
+                ObjectPlace::Apart(place) => self.take_away(&place, &hash)?,
             }
         }
         for (file, hashes) in among {

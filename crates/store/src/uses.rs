@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::disk::Disk;
 use super::process::Process;
-use super::processes::Known;
+use super::processes::KnownProcess;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::PATIENCE;
 
 /// What this process has noted.
 pub(super) struct Uses {
     disk: Arc<dyn Disk>,
-    noted: Mutex<Noted>,
+    noted: Mutex<NotedHashes>,
     pinned: Pinned,
 }
 
@@ -39,7 +39,7 @@ impl Drop for Pin {
 }
 
 #[derive(Default)]
-struct Noted {
+struct NotedHashes {
     hashes: BTreeSet<String>,
     file: PathBuf,
 }
@@ -105,7 +105,7 @@ impl Drop for Uses {
 }
 
 /// Removes lists that nobody has a record for, after the time that a shared file system may take to show one.
-pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[Known]) {
+pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     let folder = root.join("uses");
     let nobodys = |name: &String| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name);
     let left: Vec<PathBuf> = disk.list(&folder).into_iter().filter(nobodys).map(|name| folder.join(name)).collect();

@@ -17,7 +17,7 @@ use super::StoreWords;
 use super::attempts::{self, Attempt};
 use super::disk::{Disk, is_taken};
 use super::process::Process;
-use super::processes::{self, Known};
+use super::processes::{self, KnownProcess};
 use super::uses::Uses;
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
@@ -55,7 +55,7 @@ pub(crate) struct Worker {
     seen: Mutex<HashMap<String, (u64, Duration)>>,
     /// When claims of others were last tried in vain, or first seen.
     tried: Mutex<HashMap<String, Duration>>,
-    listed: Mutex<Option<Listing>>,
+    listed: Mutex<Option<ClaimListing>>,
     /// What it has noted to read: that goes with its record.
     uses: Arc<Uses>,
     /// Keeps its record moving.
@@ -63,7 +63,7 @@ pub(crate) struct Worker {
 }
 
 /// The names of all claims at one moment.
-struct Listing {
+struct ClaimListing {
     at: Duration,
     names: HashSet<String>,
     /// How many of them may still be asked whether their owners live.
@@ -279,7 +279,7 @@ impl Worker {
         let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
         let fresh = || {
             let names = self.disk.list(&self.claims).into_iter().collect();
-            Listing { at: now, names, probes: PROBES }
+            ClaimListing { at: now, names, probes: PROBES }
         };
         look(&listed.insert(old.unwrap_or_else(fresh)).names)
     }
@@ -359,7 +359,7 @@ impl Drop for Worker {
 }
 
 /// Removes the claims of processes that are dead, or gone without a trace, and what is no claim at all.
-pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[Known]) {
+pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[KnownProcess]) {
     let claims = root.join("claims");
     for name in disk.list(&claims) {
         let path = claims.join(&name);

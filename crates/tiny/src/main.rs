@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser};
 
-use ghostlab_core::error::{Error, Result, nearest};
+use ghostlab_core::error::{Error, Result};
 use ghostlab_tiny::random::folder::{Backbone, SHARD, Writing};
 use ghostlab_tiny::random::shape;
 use ghostlab_tiny::train::recipe::Recipe;
@@ -83,17 +83,10 @@ fn main() -> ExitCode {
 }
 
 fn learn(arguments: &Training) -> Result<()> {
-    let names = trained().map(|of| of.model_type).collect::<Vec<_>>();
-    let architecture =
-        trained().find(|architecture| architecture.model_type == arguments.architecture).ok_or_else(|| {
-            let error = Error::bad_input(format!("unknown architecture `{}`", arguments.architecture))
-                .expected(format!("one of {}", names.join(", ")))
-                .found(format!("`{}`", arguments.architecture));
-            match nearest(&arguments.architecture, names) {
-                Some(name) => error.hint(format!("did you mean `{name}`?")),
-                None => error,
-            }
-        })?;
+    let name = &arguments.architecture;
+    let architecture = trained().find(|architecture| architecture.model_type == name).ok_or_else(|| {
+        Error::bad_input(format!("unknown architecture `{name}`")).none_of(name, trained().map(|of| of.model_type))
+    })?;
     let mut recipe = Recipe::tiny(architecture);
     if let Some(tokens) = arguments.tokens {
         recipe.lessons.tokens = (recipe.lessons.tokens as f64 * tokens as f64 / recipe.tokens as f64) as usize;

@@ -8,7 +8,7 @@ use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor as Array};
 
-use super::layout::{Content, Layout, Tensor};
+use super::layout::{CheckpointTensor, Layout, TensorContent};
 use super::shards::{each_block, encode};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
@@ -16,6 +16,7 @@ use crate::model::architecture::{GgufForm, GgufPlaces};
 use crate::model::config::{Llama3Scaling, Scaling};
 use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, name_in_gguf, scale_in_gguf, takes_turns};
 use crate::model::{Config, FloatType};
+use crate::named::named;
 
 /// What the matrices of a GGUF file are written in. Norms and biases are f32, as llama.cpp wants them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,18 +27,9 @@ pub enum GgufType {
     Q8_0,
 }
 
+named!(GgufType: F32 = "f32", Bf16 = "bf16", F16 = "f16", Q8_0 = "q8_0");
+
 impl GgufType {
-    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::F16, Self::Q8_0];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-            Self::Q8_0 => "q8_0",
-        }
-    }
-
     /// `general.file_type` (llama.h, `llama_ftype`).
     fn number(self) -> u32 {
         match self {
@@ -57,15 +49,6 @@ impl GgufType {
             Self::Q8_0 if shape.last().is_some_and(|row| row % GgmlDType::Q8_0.block_size() == 0) => GgmlDType::Q8_0,
             Self::F16 | Self::Q8_0 => GgmlDType::F16,
         }
-    }
-}
-
-impl std::str::FromStr for GgufType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|of| of.name() == text);
-        known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
@@ -214,7 +197,7 @@ impl Layout {
         wrote: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let form = fits_gguf(config, self)?;
-        let named = |tensor: &Tensor| {
+        let named = |tensor: &CheckpointTensor| {
             let unnamed = || Error::job("a tensor has no name in GGUF files").at(format!("tensor {}", tensor.name));
             let name = name_in_gguf(config.architecture, &tensor.name).ok_or_else(unnamed)?;
             Ok(GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() })
@@ -250,7 +233,7 @@ impl Layout {
                 put(&bytes)
             };
             match &tensor.content {
-                Content::Stored(name) if takes_turns(form, &tensor.name) => {
+                TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
                     write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))?;
                 }
                 _ => each_block(tensor, &self.weights, &mut write)?,
@@ -332,7 +315,7 @@ fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
 }
 
 /// Numbers as the file holds them.
-fn stored(tensor: &Tensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
+fn stored(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let float = match dtype {
         GgmlDType::F32 => FloatType::F32,
         GgmlDType::BF16 => FloatType::Bf16,

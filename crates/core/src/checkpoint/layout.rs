@@ -17,7 +17,7 @@ pub struct Layout {
     /// The operators that are no part of any weight.
     pub attached: Vec<Attached>,
     pub(super) weights: Weights,
-    pub(super) tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<CheckpointTensor>,
 }
 
 /// An operator that stands beside the weights.
@@ -30,14 +30,14 @@ pub struct Attached {
 }
 
 /// A tensor of the checkpoint.
-pub(super) struct Tensor {
+pub(super) struct CheckpointTensor {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) dtype: FloatType,
-    pub(super) content: Content,
+    pub(super) content: TensorContent,
 }
 
-pub(super) enum Content {
+pub(super) enum TensorContent {
     /// A stored tensor as it is.
     Stored(String),
     /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`; or what is added to it, `[C]`: `b·W`.
@@ -48,7 +48,7 @@ pub(super) enum Content {
     Bias(Arc<Operator>),
 }
 
-impl Tensor {
+impl CheckpointTensor {
     pub(super) fn numbers(&self) -> u64 {
         self.shape.iter().map(|&side| side as u64).product()
     }
@@ -69,23 +69,23 @@ impl Layout {
         let (kept, attached) = walked(config, deployed)?;
         let (c, vocab) = (config.hidden, config.vocab);
         let mut tensors = Vec::new();
-        let mut add = |name: String, shape: Vec<usize>, content: Content| {
+        let mut add = |name: String, shape: Vec<usize>, content: TensorContent| {
             let dtype = match &content {
-                Content::Operator(_) | Content::Bias(_) => FloatType::F32,
-                Content::Stored(stored) | Content::Folded(stored, _) => {
+                TensorContent::Operator(_) | TensorContent::Bias(_) => FloatType::F32,
+                TensorContent::Stored(stored) | TensorContent::Folded(stored, _) => {
                     dtype.unwrap_or_else(|| FloatType::of(weights.dtype(stored)))
                 }
             };
-            tensors.push(Tensor { name, shape, dtype, content });
+            tensors.push(CheckpointTensor { name, shape, dtype, content });
         };
-        add(EMBEDDING.to_owned(), vec![vocab, c], Content::Stored(EMBEDDING.to_owned()));
+        add(EMBEDDING.to_owned(), vec![vocab, c], TensorContent::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
             let of_layer = || attached.iter().filter(|of| of.layer == index);
             for part in stored(config, layer) {
                 let own = name(layer, &part.name);
                 let content = match part.ends.and_then(|half| deployed.folds.get(&(layer, half))) {
-                    Some(operator) => Content::Folded(own, Arc::clone(operator)),
-                    None => Content::Stored(own),
+                    Some(operator) => TensorContent::Folded(own, Arc::clone(operator)),
+                    None => TensorContent::Stored(own),
                 };
                 // A norm with a map behind it is a part of both together.
                 let mapped = of_layer().any(|of| matches!(of.place, BranchPlace::Norm(norm) if norm == part.name));
@@ -96,15 +96,15 @@ impl Layout {
                 let shape = if operator.is_diagonal() { vec![c] } else { vec![c, c] };
                 let module = place.module();
                 if operator.has_bias() {
-                    let bias = Content::Bias(Arc::clone(operator));
+                    let bias = TensorContent::Bias(Arc::clone(operator));
                     add(bias_name(index, &module), vec![c], bias);
                 }
-                add(name(index, &module), shape, Content::Operator(Arc::clone(operator)));
+                add(name(index, &module), shape, TensorContent::Operator(Arc::clone(operator)));
             }
         }
-        add(FINAL_NORM.to_owned(), vec![c], Content::Stored(FINAL_NORM.to_owned()));
+        add(FINAL_NORM.to_owned(), vec![c], TensorContent::Stored(FINAL_NORM.to_owned()));
         if !config.tied_embeddings {
-            add(HEAD.to_owned(), vec![vocab, c], Content::Stored(HEAD.to_owned()));
+            add(HEAD.to_owned(), vec![vocab, c], TensorContent::Stored(HEAD.to_owned()));
         }
         Ok(Self { kept, attached, tensors, weights })
     }
@@ -116,12 +116,12 @@ impl Layout {
 
     /// Bytes of all numbers.
     pub fn bytes(&self) -> u64 {
-        self.tensors.iter().map(Tensor::bytes).sum()
+        self.tensors.iter().map(CheckpointTensor::bytes).sum()
     }
 
     /// How many numbers there are.
     pub fn parameters(&self) -> u64 {
-        self.tensors.iter().map(Tensor::numbers).sum()
+        self.tensors.iter().map(CheckpointTensor::numbers).sum()
     }
 }
 

@@ -11,7 +11,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 
-use super::layout::{Content, Layout, Tensor};
+use super::layout::{CheckpointTensor, Layout, TensorContent};
 use crate::error::{Error, Result};
 use crate::model::FloatType;
 use crate::model::weights::Weights;
@@ -71,8 +71,8 @@ impl Layout {
     }
 
     /// Tensors file by file. In a file the wider numbers come first, so that each stands at a multiple of its width.
-    fn shards(&self, most: u64) -> Vec<Vec<&Tensor>> {
-        let (mut shards, mut room): (Vec<Vec<&Tensor>>, u64) = (Vec::new(), 0);
+    fn shards(&self, most: u64) -> Vec<Vec<&CheckpointTensor>> {
+        let (mut shards, mut room): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
         for tensor in &self.tensors {
             match shards.last_mut() {
                 Some(shard) if tensor.bytes() <= room => shard.push(tensor),
@@ -117,21 +117,25 @@ pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
 }
 
 /// The numbers of a tensor in their order, block by block.
-pub(super) fn each_block(tensor: &Tensor, weights: &Weights, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+pub(super) fn each_block(
+    tensor: &CheckpointTensor,
+    weights: &Weights,
+    each: &mut dyn FnMut(&[f32]) -> Result<()>,
+) -> Result<()> {
     let mut in_blocks = |values: &[f32]| values.chunks(BLOCK).try_for_each(&mut *each);
     match &tensor.content {
-        Content::Stored(name) => weights.blocks(name, &tensor.shape, BLOCK, each),
-        Content::Folded(name, operator) if tensor.shape.len() == 1 => {
+        TensorContent::Stored(name) => weights.blocks(name, &tensor.shape, BLOCK, each),
+        TensorContent::Folded(name, operator) if tensor.shape.len() == 1 => {
             in_blocks(&operator.apply(&weights.take(name, &tensor.shape)?)?)
         }
-        Content::Folded(name, operator) => {
+        TensorContent::Folded(name, operator) => {
             let [c, inner] = [tensor.shape[0], tensor.shape[1]];
             let columns = operator.apply(&weights.transposed(&[(name, c)], inner)?)?; // [inner, C]
             in_rows(&columns, c, each)
         }
-        Content::Bias(operator) => in_blocks(&operator.bias()?.unwrap_or_default()),
-        Content::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
-        Content::Operator(operator) => in_rows(&operator.linear()?, operator.channels(), each),
+        TensorContent::Bias(operator) => in_blocks(&operator.bias()?.unwrap_or_default()),
+        TensorContent::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
+        TensorContent::Operator(operator) => in_rows(&operator.linear()?, operator.channels(), each),
     }
 }
 

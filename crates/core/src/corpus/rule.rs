@@ -8,7 +8,7 @@ use super::stream::{ShardOrder, Shards, draw_windows};
 use super::text::Rows;
 use super::windows::{Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
-use crate::error::{self, Error, Result};
+use crate::error::{Error, Result};
 
 /// Windows of a C4 perplexity text.
 const C4_WINDOWS: usize = 256;
@@ -66,16 +66,10 @@ impl FromStr for Rule {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let names = Self::ALL.map(Self::name);
-        Self::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
-            let new = Error::bad_input("unknown rule for windows")
-                .expected(format!("one of {}", names.join(", ")))
-                .found(format!("`{name}`"));
-            match error::nearest(name, names) {
-                Some(near) => new.hint(format!("did you mean `{near}`?")),
-                None => new,
-            }
-        })
+        Self::ALL
+            .into_iter()
+            .find(|rule| rule.name() == name)
+            .ok_or_else(|| Error::bad_input("unknown rule for windows").none_of(name, Self::ALL.map(Self::name)))
     }
 }
 

@@ -68,21 +68,21 @@ pub struct Shards<'a> {
 /// The rows of all shards in the order in which they come into the buffer, each with its shard.
 struct Interleaved<'a> {
     open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
-    groups: Vec<Group<'a>>,
+    groups: Vec<ShardGroup<'a>>,
     turn: usize,
 }
 
-struct Group<'a> {
+struct ShardGroup<'a> {
     waiting: VecDeque<usize>,
     /// The shard that is read.
     opened: Option<(usize, Rows<'a>)>,
 }
 
-type Row = (usize, String);
+type StreamRow = (usize, String);
 
 impl<'a> Interleaved<'a> {
     fn new(shards: &Shards<'a>, seed: u64) -> Self {
-        let group = |waiting| Group { waiting, opened: None };
+        let group = |waiting| ShardGroup { waiting, opened: None };
         Self {
             open: shards.open,
             groups: shards.order.groups(shards.count, seed).into_iter().map(group).collect(),
@@ -91,7 +91,7 @@ impl<'a> Interleaved<'a> {
     }
 
     /// Up to `most` rows of the group whose turn it is; none when all have ended.
-    fn next(&mut self, most: usize) -> Result<Vec<Row>> {
+    fn next(&mut self, most: usize) -> Result<Vec<StreamRow>> {
         while !self.groups.is_empty() {
             let mut rows = Vec::new();
             while rows.len() < most
@@ -114,8 +114,8 @@ impl<'a> Interleaved<'a> {
     }
 }
 
-impl<'a> Group<'a> {
-    fn next(&mut self, open: &dyn Fn(usize) -> Result<Rows<'a>>) -> Result<Option<Row>> {
+impl<'a> ShardGroup<'a> {
+    fn next(&mut self, open: &dyn Fn(usize) -> Result<Rows<'a>>) -> Result<Option<StreamRow>> {
         loop {
             if let Some((shard, rows)) = &mut self.opened
                 && let Some(row) = rows.next()
@@ -133,12 +133,12 @@ struct Shuffled<'a> {
     rows: Interleaved<'a>,
     order: ShardOrder,
     size: usize,
-    buffer: Vec<Row>,
+    buffer: Vec<StreamRow>,
     random: NumpyRandom,
     /// Places in the buffer that are drawn already.
     places: VecDeque<u32>,
     /// Rows that come out next, the last one first.
-    out: Vec<Row>,
+    out: Vec<StreamRow>,
     ended: bool,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Shuffled<'a> {
         }
     }
 
-    fn next(&mut self) -> Result<Option<Row>> {
+    fn next(&mut self) -> Result<Option<StreamRow>> {
         while self.out.is_empty() && !self.ended {
             let rows = self.rows.next(match self.order {
                 ShardOrder::OneByOne => 1,
@@ -180,7 +180,7 @@ impl<'a> Shuffled<'a> {
     }
 
     /// A new row takes the place of one that comes out, once the buffer is full.
-    fn replace(&mut self, row: Row) {
+    fn replace(&mut self, row: StreamRow) {
         if self.buffer.len() < self.size {
             return self.buffer.push(row);
         }

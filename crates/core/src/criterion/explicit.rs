@@ -9,12 +9,12 @@ use crate::options::{self, Options};
 
 const NAME: &str = "explicit";
 const SOURCE: &str = "";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Settings>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(NAME, SOURCE, build);
 
 /// The layers that the grid lists: either `layers` or `order`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+struct ExplicitOptions {
     /// Exactly these.
     layers: Option<Vec<usize>>,
     /// The first `depth` of these, for a sweep over depths.
@@ -28,7 +28,7 @@ struct Explicit {
 }
 
 fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    let settings: Settings = options::read(NAME, options)?;
+    let settings: ExplicitOptions = options::read(NAME, options)?;
     let (layers, exact) = match (settings.layers, settings.order) {
         (Some(layers), None) => (layers, true),
         (None, Some(order)) => (order, false),

@@ -12,12 +12,12 @@ use crate::options::{self, Options};
 const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Settings>(NAME, SOURCE, build).label("LLM-Streamline").short("streamline");
+    CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build).label("LLM-Streamline").short("streamline");
 
 /// The one block whose two ends are most alike; the first and the last layer stay.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+struct LlmStreamlineOptions {
     /// What the cosine of the two ends is taken over.
     cosine: Cosine,
 }
@@ -28,7 +28,7 @@ struct LlmStreamline {
 }
 
 fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    let settings: Settings = options::read(NAME, options)?;
+    let settings: LlmStreamlineOptions = options::read(NAME, options)?;
     Ok(Box::new(LlmStreamline { axis: settings.cosine.axis() }))
 }
 

@@ -180,8 +180,8 @@ pub(super) fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -
         .found(cut.depth.to_string()))
 }
 
-pub(super) type CriterionEntry = options::Registered<Build>;
-type Build = fn(&Options) -> Result<Box<dyn Criterion>>;
+pub(super) type CriterionEntry = options::Registered<BuildCriterion>;
+type BuildCriterion = fn(&Options) -> Result<Box<dyn Criterion>>;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -191,7 +191,7 @@ pub(super) mod tests {
 
     /// What a criterion picks on evidence that is given by formulas.
     pub(crate) fn select(
-        build: Build,
+        build: BuildCriterion,
         options: &serde_json::Value,
         cut: &PruneSpec<'_>,
         similarity: impl Fn(Pair) -> f64,

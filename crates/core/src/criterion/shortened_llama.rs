@@ -11,8 +11,10 @@ use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
 const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve).label("Shortened LLaMA").short("shortened");
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortenedLlamaOptions>(NAME, SOURCE, build)
+    .resolving(resolve)
+    .label("Shortened LLaMA")
+    .short("shortened");
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
@@ -20,7 +22,7 @@ const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../
 /// The layers whose removal, one at a time, raises the perplexity least.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+struct ShortenedLlamaOptions {
     /// Where the order of the layers comes from.
     order: Order,
     /// Which score of the released orders.
@@ -48,7 +50,7 @@ enum Score {
 
 /// A released order has a score, named or not.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
-    let mut settings: Settings = options::read(name, options)?;
+    let mut settings: ShortenedLlamaOptions = options::read(name, options)?;
     if settings.order == Order::Released {
         settings.score.get_or_insert(Score::Ppl);
         // Orders are found by names in any case.
@@ -63,7 +65,7 @@ enum ShortenedLlama {
 }
 
 pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    let Settings { order, score, backbone } = options::read(NAME, options)?;
+    let ShortenedLlamaOptions { order, score, backbone } = options::read(NAME, options)?;
     if order == Order::Measured && (score.is_some() || backbone.is_some()) {
         return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
             .expected("`score` and `backbone` only with `order: released`")

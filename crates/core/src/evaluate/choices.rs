@@ -28,14 +28,14 @@ pub struct Scored {
 }
 
 /// A document's choices as segments: the prefix that all distinct inputs share, and what each has after it.
-struct Tree<'a> {
+struct PrefixTree<'a> {
     prefix: &'a [u32],
     branches: Vec<&'a [u32]>,
     /// The branch of each choice.
     of_choice: Vec<usize>,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> PrefixTree<'a> {
     fn new(choices: &[TokenisedChoice<'a>]) -> Self {
         let mut inputs: Vec<&[u32]> = Vec::new();
         let of_choice = choices
@@ -73,7 +73,7 @@ impl<'a> Tree<'a> {
 /// Documents as an eval set: the values are two for each choice, see [`scored`].
 pub struct MultipleChoiceEval<'a> {
     documents: &'a [Vec<TokenisedChoice<'a>>],
-    trees: Vec<Tree<'a>>,
+    trees: Vec<PrefixTree<'a>>,
     /// The documents of each chunk.
     batches: Vec<Vec<usize>>,
 }
@@ -100,7 +100,7 @@ impl<'a> MultipleChoiceEval<'a> {
                 }
             }
         }
-        let trees: Vec<Tree<'_>> = documents.iter().map(|choices| Tree::new(choices)).collect();
+        let trees: Vec<PrefixTree<'_>> = documents.iter().map(|choices| PrefixTree::new(choices)).collect();
         let batches = batches(&trees, batch_tokens);
         Ok(Self { documents, trees, batches })
     }
@@ -191,7 +191,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
 
 /// Documents that run together, the longest first, so that neighbours are alike and a budget that is too large shows at
 /// once.
-fn batches(trees: &[Tree<'_>], budget: usize) -> Vec<Vec<usize>> {
+fn batches(trees: &[PrefixTree<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..trees.len()).collect();
     order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
     let mut batches: Vec<Vec<usize>> = Vec::new();
@@ -214,8 +214,10 @@ fn batches(trees: &[Tree<'_>], budget: usize) -> Vec<Vec<usize>> {
 mod tests {
     use super::*;
 
-    fn tree<'a>(inputs: &[&'a [u32]]) -> Tree<'a> {
-        Tree::new(&inputs.iter().map(|input| TokenisedChoice { input, continuation: &input[..1] }).collect::<Vec<_>>())
+    fn tree<'a>(inputs: &[&'a [u32]]) -> PrefixTree<'a> {
+        PrefixTree::new(
+            &inputs.iter().map(|input| TokenisedChoice { input, continuation: &input[..1] }).collect::<Vec<_>>(),
+        )
     }
 
     #[test]
@@ -232,7 +234,7 @@ mod tests {
     fn batches_keep_to_the_budget_and_hold_every_document_once() {
         let ids = [7; 100];
         let lengths = [5, 60, 7, 30, 30, 1];
-        let trees: Vec<Tree<'_>> = lengths.iter().map(|&n| tree(&[&ids[..n]])).collect();
+        let trees: Vec<PrefixTree<'_>> = lengths.iter().map(|&n| tree(&[&ids[..n]])).collect();
         let batches = batches(&trees, 40);
         assert_eq!(batches, [vec![1], vec![3], vec![4, 2], vec![0, 5]]);
     }

@@ -1,5 +1,6 @@
 //! How much room a disk has.
 
+use std::fs::File;
 use std::path::Path;
 
 /// The folder itself, or the nearest above it that is there: where it would lie.
@@ -44,7 +45,7 @@ pub struct FileSystem {
 
 /// Numbers of `<linux/magic.h>`, and of the systems' own headers.
 #[cfg(target_os = "linux")]
-const KNOWN: [(u32, FileSystem); 17] = [
+const KNOWN: [(u32, FileSystem); 18] = [
     (0xef53, FileSystem::local("ext4")),
     (0x5846_5342, FileSystem::local("XFS")),
     (0x9123_683e, FileSystem::local("Btrfs")),
@@ -55,6 +56,7 @@ const KNOWN: [(u32, FileSystem); 17] = [
     (0x4d44, FileSystem::local("FAT")),
     (0x0102_1994, FileSystem { memory: true, ..FileSystem::local("tmpfs") }),
     (0x8584_58f6, FileSystem { memory: true, ..FileSystem::local("ramfs") }),
+    (0x9584_58f6, FileSystem { memory: true, ..FileSystem::local("hugetlbfs") }),
     (0x6969, FileSystem::shared("NFS")),
     (0x517b, FileSystem::shared("SMB")),
     (0xff53_4d42, FileSystem::shared("CIFS")),
@@ -75,17 +77,31 @@ impl FileSystem {
 }
 
 /// What a folder lies on; none where the system does not tell, or tells of one that is not known here.
+#[cfg(target_os = "linux")]
 pub fn file_system(folder: &Path) -> Option<FileSystem> {
-    #[cfg(target_os = "linux")]
-    {
-        let magic = rustix::fs::statfs(folder).ok()?.f_type as u32;
-        KNOWN.iter().find(|(known, _)| *known == magic).map(|(_, system)| *system)
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = folder;
-        None
-    }
+    known(&rustix::fs::statfs(folder).ok()?)
+}
+
+/// The same of a file that is open.
+#[cfg(target_os = "linux")]
+pub(super) fn of_open(file: &File) -> Option<FileSystem> {
+    known(&rustix::fs::fstatfs(file).ok()?)
+}
+
+#[cfg(target_os = "linux")]
+fn known(about: &rustix::fs::StatFs) -> Option<FileSystem> {
+    let magic = about.f_type as u32;
+    KNOWN.iter().find(|(known, _)| *known == magic).map(|(_, system)| *system)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn file_system(_: &Path) -> Option<FileSystem> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn of_open(_: &File) -> Option<FileSystem> {
+    None
 }
 
 #[cfg(test)]

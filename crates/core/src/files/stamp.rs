@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::{atomic, disk};
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     pub bytes: u64,
@@ -57,23 +59,12 @@ impl Stamp {
 
 /// How near each other two changes of a file may be without a trace in its times; none where changes may leave no trace at
 /// all: file systems in memory give no time to what is written through a shared mapping.
-#[cfg(target_os = "linux")]
 pub fn grain(file: &File) -> Option<Duration> {
-    // Of <linux/magic.h>.
-    const MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
-    const LOCAL: [u32; 8] =
-        [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0x794c_7630, 0xca45_1a4e, 0x4d44];
-    let magic = rustix::fs::fstatfs(file).map(|system| system.f_type as u32).ok();
-    match magic {
-        Some(magic) if MEMORY.contains(&magic) => None,
+    match disk::of_open(file) {
+        Some(system) if system.memory => None,
         // FAT counts every other second.
-        Some(magic) if LOCAL.contains(&magic) => Some(Duration::from_secs(2)),
+        Some(system) if !system.shared => Some(Duration::from_secs(2)),
         // A server's clock may go otherwise, and what is known of its files may be old.
-        _ => Some(super::atomic::PATIENCE),
+        _ => Some(atomic::PATIENCE),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub fn grain(_: &File) -> Option<Duration> {
-    Some(super::atomic::PATIENCE)
 }

@@ -8,6 +8,8 @@
 use std::ops::Range;
 
 use super::gemm::MatrixView;
+#[cfg(target_arch = "x86_64")]
+use super::panels::by_rows;
 use super::panels::{Kind, LANES, ROWS, TileOut};
 use super::simd;
 
@@ -44,17 +46,14 @@ impl Kind for Bf16 {
     fn rows(x: MatrixView<'_, f32>) -> PairedRows {
         let width = Self::depth(x.width());
         let mut words = Vec::with_capacity(x.height() * width); // [rows, inner / 2]
-        simd::widest(
-            #[inline(always)]
-            || (0..x.height()).for_each(|row| push_pairs(x.row(row), &mut words)),
-        );
+        simd::in_widest!((0..x.height()).for_each(|row| push_pairs(x.row(row), &mut words)));
         PairedRows { words, width }
     }
 
     #[inline]
     fn multiply(rows: &PairedRows, block: Range<usize>, panel: &[u32], out: TileOut<'_>) {
         let words = &rows.words[block.start * rows.width..block.end * rows.width];
-        Tile::best().multiply(words, rows.width, panel, block.len(), out);
+        Bf16Tile::best().multiply(words, rows.width, panel, block.len(), out);
     }
 }
 
@@ -85,18 +84,18 @@ pub(crate) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
 /// # Shapes
 /// `words [rows, width]`, `panel [width, 32]`.
 pub(crate) fn tile(words: &[u32], rows: usize, panel: &[u32], (out, stride): (&mut [f32], usize), adds: bool) {
-    Tile::best().multiply(words, panel.len() / LANES, panel, rows, TileOut::new(out, stride, adds));
+    Bf16Tile::best().multiply(words, panel.len() / LANES, panel, rows, TileOut::new(out, stride, adds));
 }
 
 /// How a tile is multiplied on this processor.
 #[derive(Clone, Copy)]
-enum Tile {
+enum Bf16Tile {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
 }
 
-impl Tile {
+impl Bf16Tile {
     fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
@@ -111,7 +110,7 @@ impl Tile {
     /// `words [rows, width]`, `panel [width, 32]`; panics where there are fewer.
     #[inline]
     fn multiply(self, words: &[u32], width: usize, panel: &[u32], rows: usize, mut out: TileOut<'_>) {
-        assert!(words.len() == rows * width && panel.len() == width * LANES && rows <= ROWS);
+        assert!(words.len() == rows * width && panel.len() == width * LANES && (1..=ROWS).contains(&rows));
         match self {
             Self::Plain => {
                 for (index, row) in words.chunks_exact(width.max(1)).enumerate() {
@@ -123,17 +122,7 @@ impl Tile {
             // that are written.
             Self::Avx512Bf16 => unsafe {
                 let (place, adds) = (out.rows(rows), out.adds);
-                match rows {
-                    8 => avx512::rows::<8>(words, width, panel, place, adds),
-                    7 => avx512::rows::<7>(words, width, panel, place, adds),
-                    6 => avx512::rows::<6>(words, width, panel, place, adds),
-                    5 => avx512::rows::<5>(words, width, panel, place, adds),
-                    4 => avx512::rows::<4>(words, width, panel, place, adds),
-                    3 => avx512::rows::<3>(words, width, panel, place, adds),
-                    2 => avx512::rows::<2>(words, width, panel, place, adds),
-                    1 => avx512::rows::<1>(words, width, panel, place, adds),
-                    _ => (),
-                }
+                by_rows!(rows, avx512::rows(words, width, panel, place, adds));
             },
         }
     }
@@ -142,18 +131,15 @@ impl Tile {
 /// One row with one panel, on any processor.
 fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
     let mut parts = [0.0f32; LANES];
-    simd::widest(
-        #[inline(always)]
-        || {
-            let [first, second] = [|word: u32| f32::from_bits(word << 16), |word| f32::from_bits(word & 0xffff_0000)];
-            for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
-                for (part, &weight) in parts.iter_mut().zip(weights) {
-                    *part += second(x) * second(weight);
-                    *part += first(x) * first(weight);
-                }
+    simd::in_widest!({
+        let [first, second] = [|word: u32| f32::from_bits(word << 16), |word| f32::from_bits(word & 0xffff_0000)];
+        for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
+            for (part, &weight) in parts.iter_mut().zip(weights) {
+                *part += second(x) * second(weight);
+                *part += first(x) * first(weight);
             }
-        },
-    );
+        }
+    });
     parts
 }
 
@@ -276,7 +262,7 @@ mod tests {
         let width = Bf16::depth(inner);
         let words: Vec<u32> = x[..inner].chunks(2).map(|of| pair(of[0], of.get(1).copied().unwrap_or(0.0))).collect();
         for (panel, weights) in matrix.words().chunks_exact(width * LANES).enumerate() {
-            let [plain, best] = [Tile::Plain, Tile::best()].map(|tile| {
+            let [plain, best] = [Bf16Tile::Plain, Bf16Tile::best()].map(|tile| {
                 let mut sums = [0.0; LANES];
                 tile.multiply(&words, width, weights, 1, TileOut::new(&mut sums, LANES, false));
                 sums.map(f32::to_bits)

@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use super::gemm::MatrixView;
+#[cfg(target_arch = "x86_64")]
+use super::panels::by_rows;
 use super::panels::{Kind, LANES, ROWS, TileOut, piece};
 
 /// Weights in f32.
@@ -32,13 +34,13 @@ impl Kind for F32 {
 
     #[inline]
     fn multiply(rows: &MatrixView<'_, f32>, block: Range<usize>, panel: &[f32], out: TileOut<'_>) {
-        Tile::best().multiply(rows.block(block.clone()), block.len(), panel, piece(rows.width()), out);
+        F32Tile::best().multiply(rows.block(block.clone()), block.len(), panel, piece(rows.width()), out);
     }
 }
 
 /// How a tile is multiplied on this processor.
 #[derive(Clone, Copy)]
-enum Tile {
+enum F32Tile {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -46,7 +48,7 @@ enum Tile {
     Avx512,
 }
 
-impl Tile {
+impl F32Tile {
     fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -75,16 +77,7 @@ impl Tile {
             // that are written.
             Self::Avx512 => unsafe {
                 let (place, adds) = (out.rows(rows), out.adds);
-                match rows {
-                    8 => x86::avx512::<8>(x, panel, piece, place, adds),
-                    7 => x86::avx512::<7>(x, panel, piece, place, adds),
-                    6 => x86::avx512::<6>(x, panel, piece, place, adds),
-                    5 => x86::avx512::<5>(x, panel, piece, place, adds),
-                    4 => x86::avx512::<4>(x, panel, piece, place, adds),
-                    3 => x86::avx512::<3>(x, panel, piece, place, adds),
-                    2 => x86::avx512::<2>(x, panel, piece, place, adds),
-                    _ => x86::avx512::<1>(x, panel, piece, place, adds),
-                }
+                by_rows!(rows, x86::avx512(x, panel, piece, place, adds));
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; three rows further on lie their own sums.
@@ -134,93 +127,62 @@ mod x86 {
 
     use super::LANES;
 
-    /// # Safety
-    /// The processor has AVX-512F; there are `R` rows, `apart` from start to start, each as long as the panel has lines of 32; `out` is the place of the first row's
-    /// sums and how far the others' are apart, each 32 numbers long.
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn avx512<const R: usize>(
-        (x, apart): (&[f32], usize),
-        panel: &[f32],
-        piece: usize,
-        (out, stride): (*mut f32, usize),
-        mut adds: bool,
-    ) {
-        let x = x.as_ptr();
-        let mut first = 0;
-        for panel in panel.chunks(piece * LANES) {
-            let weights = panel.as_ptr();
-            let mut parts = [[_mm512_setzero_ps(); 2]; R];
-            let lines = panel.len() / LANES;
-            for k in 0..lines {
-                // SAFETY: line `k` ends inside the panel.
-                let halves = unsafe {
-                    let line = weights.add(k * LANES);
-                    [_mm512_loadu_ps(line), _mm512_loadu_ps(line.add(16))]
-                };
-                for (row, parts) in parts.iter_mut().enumerate() {
-                    // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
-                    let x = _mm512_set1_ps(unsafe { *x.add(row * apart + first + k) });
-                    for (part, half) in parts.iter_mut().zip(halves) {
-                        *part = _mm512_fmadd_ps(x, half, *part);
+    /// A tile by registers of so many numbers.
+    macro_rules! tile {
+        ($name:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
+            /// # Safety
+            /// The processor has the instructions; there are `R` rows, `apart` from start to start, each as long as the panel
+            /// has lines of 32; `out` is the place of the first row's sums and how far the others' are apart, each 32 numbers
+            /// long.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn $name<const R: usize>(
+                (x, apart): (&[f32], usize),
+                panel: &[f32],
+                piece: usize,
+                (out, stride): (*mut f32, usize),
+                mut adds: bool,
+            ) {
+                let x = x.as_ptr();
+                let mut first = 0;
+                for panel in panel.chunks(piece * LANES) {
+                    let weights = panel.as_ptr();
+                    let mut parts = [[$zero(); LANES / $width]; R];
+                    let lines = panel.len() / LANES;
+                    for k in 0..lines {
+                        let mut line = [$zero(); LANES / $width];
+                        for (at, part) in line.iter_mut().enumerate() {
+                            // SAFETY: line `k` ends inside the panel.
+                            *part = unsafe { $load(weights.add(k * LANES + $width * at)) };
+                        }
+                        for (row, parts) in parts.iter_mut().enumerate() {
+                            // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
+                            let x = $set(unsafe { *x.add(row * apart + first + k) });
+                            for (part, weights) in parts.iter_mut().zip(line) {
+                                *part = $fused(x, weights, *part);
+                            }
+                        }
                     }
+                    for (row, parts) in parts.into_iter().enumerate() {
+                        for (at, part) in parts.into_iter().enumerate() {
+                            // SAFETY: a row's sums are as many registers wide as a line.
+                            unsafe {
+                                let out = out.add(row * stride + $width * at);
+                                let sum = if adds { $add($load(out), part) } else { part };
+                                $store(out, sum);
+                            }
+                        }
+                    }
+                    adds = true;
+                    first += lines;
                 }
             }
-            for (row, parts) in parts.into_iter().enumerate() {
-                for (half, part) in parts.into_iter().enumerate() {
-                    // SAFETY: a row's sums are two registers wide.
-                    unsafe {
-                        let out = out.add(row * stride + 16 * half);
-                        let sum = if adds { _mm512_add_ps(_mm512_loadu_ps(out), part) } else { part };
-                        _mm512_storeu_ps(out, sum);
-                    }
-                }
-            }
-            adds = true;
-            first += lines;
-        }
+        };
     }
 
-    /// # Safety
-    /// The processor has AVX2 and FMA; else as [`avx512`].
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn avx2<const R: usize>(
-        (x, apart): (&[f32], usize),
-        panel: &[f32],
-        piece: usize,
-        (out, stride): (*mut f32, usize),
-        mut adds: bool,
-    ) {
-        let x = x.as_ptr();
-        let mut first = 0;
-        for panel in panel.chunks(piece * LANES) {
-            let weights = panel.as_ptr();
-            let mut parts = [[_mm256_setzero_ps(); 4]; R];
-            let lines = panel.len() / LANES;
-            for k in 0..lines {
-                // SAFETY: line `k` ends inside the panel.
-                let quarters = [0, 8, 16, 24].map(|at| unsafe { _mm256_loadu_ps(weights.add(k * LANES + at)) });
-                for (row, parts) in parts.iter_mut().enumerate() {
-                    // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
-                    let x = _mm256_set1_ps(unsafe { *x.add(row * apart + first + k) });
-                    for (part, quarter) in parts.iter_mut().zip(quarters) {
-                        *part = _mm256_fmadd_ps(x, quarter, *part);
-                    }
-                }
-            }
-            for (row, parts) in parts.into_iter().enumerate() {
-                for (quarter, part) in parts.into_iter().enumerate() {
-                    // SAFETY: a row's sums are four registers wide.
-                    unsafe {
-                        let out = out.add(row * stride + 8 * quarter);
-                        let sum = if adds { _mm256_add_ps(_mm256_loadu_ps(out), part) } else { part };
-                        _mm256_storeu_ps(out, sum);
-                    }
-                }
-            }
-            adds = true;
-            first += lines;
-        }
-    }
+    #[rustfmt::skip] // One line each.
+    tile!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps);
+    #[rustfmt::skip]
+    tile!(avx2, "avx2,fma", 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
 }
 
 #[cfg(test)]
@@ -234,7 +196,7 @@ mod tests {
     }
 
     /// Eight rows of sums, pieces of 128 numbers, on top of one half.
-    fn sums(tile: Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
+    fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
         let mut sums = [0.5; LANES * ROWS];
         tile.multiply((x, panel.len() / LANES), rows, panel, 128, TileOut::new(&mut sums, LANES, adds));
         sums
@@ -287,7 +249,7 @@ mod tests {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
             let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
             for adds in [false, true] {
-                let [a, b] = [Tile::Avx512, Tile::Avx2].map(|tile| sums(tile, &x, ROWS, &panel, adds));
+                let [a, b] = [F32Tile::Avx512, F32Tile::Avx2].map(|tile| sums(tile, &x, ROWS, &panel, adds));
                 assert_eq!(a.map(f32::to_bits), b.map(f32::to_bits));
             }
         }
@@ -297,7 +259,7 @@ mod tests {
     fn the_plain_way_gives_the_same_sums_but_for_rounding() {
         let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
         let row: Vec<f32> = (0..300).map(noise).collect();
-        let [best, plain] = [Tile::best(), Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));
+        let [best, plain] = [F32Tile::best(), F32Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));
         assert!(best.iter().zip(plain).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 }

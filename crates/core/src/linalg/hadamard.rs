@@ -95,19 +95,16 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     // One copy of a row for each thread: the base product does not work in place.
     let scratch = || vec![0.0; if base.is_some() { order } else { 0 }];
     x.par_chunks_mut(order).for_each_init(scratch, |scratch, row| {
-        simd::widest(
-            #[inline(always)]
-            || {
-                sylvester(row, power);
-                if let Some((base, _)) = base {
-                    scratch.copy_from_slice(row);
-                    base_product(row, scratch, base, power, &signs);
-                }
-                for v in row {
-                    *v *= scale;
-                }
-            },
-        );
+        simd::in_widest!({
+            sylvester(row, power);
+            if let Some((base, _)) = base {
+                scratch.copy_from_slice(row);
+                base_product(row, scratch, base, power, &signs);
+            }
+            for v in row {
+                *v *= scale;
+            }
+        });
     });
 }
 

@@ -20,6 +20,24 @@ const PIECE: usize = 512;
 /// Operations of a product that is too small to be divided among threads.
 const SMALL: usize = 1 << 21;
 
+/// A kernel that is compiled for each number of rows that a tile may have, 1 to 8.
+macro_rules! by_rows {
+    ($rows:expr, $($kernel:ident)::+($($argument:expr),+)) => {
+        match $rows {
+            1 => $($kernel)::+::<1>($($argument),+),
+            2 => $($kernel)::+::<2>($($argument),+),
+            3 => $($kernel)::+::<3>($($argument),+),
+            4 => $($kernel)::+::<4>($($argument),+),
+            5 => $($kernel)::+::<5>($($argument),+),
+            6 => $($kernel)::+::<6>($($argument),+),
+            7 => $($kernel)::+::<7>($($argument),+),
+            _ => $($kernel)::+::<8>($($argument),+),
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use by_rows;
+
 /// Where the sums of a tile go, or are added: 32 columns of up to 8 rows whose starts lie `stride` apart.
 pub(crate) struct TileOut<'a> {
     numbers: &'a mut [f32],
@@ -132,17 +150,14 @@ impl<K: Kind> Panels<K> {
 pub(crate) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
     // So many lines of the panel stay in the nearest cache until all columns are in them.
     const NEAR: usize = 64;
-    simd::widest(
-        #[inline(always)]
-        || {
-            for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * LANES).enumerate() {
-                let numbers = piece * NEAR..inner.min((piece + 1) * NEAR);
-                for (column, row) in columns.chunks_exact(inner.max(1)).enumerate() {
-                    K::lay(&row[numbers.clone()], column, panel);
-                }
+    simd::in_widest!({
+        for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * LANES).enumerate() {
+            let numbers = piece * NEAR..inner.min((piece + 1) * NEAR);
+            for (column, row) in columns.chunks_exact(inner.max(1)).enumerate() {
+                K::lay(&row[numbers.clone()], column, panel);
             }
-        },
-    );
+        }
+    });
 }
 
 /// `destination ← x·W` or `destination ← destination + x·W`, on the calling thread. A row's result depends on no other row.

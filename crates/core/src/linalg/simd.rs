@@ -11,6 +11,7 @@ const LANES: usize = 16;
 /// Runs `body` with the best instruction set of this processor.
 ///
 /// `body` must be marked `#[inline(always)]`: a closure that is called, not inlined, is compiled for the plainest processor.
+/// `in_widest!` does so.
 #[inline(always)]
 pub fn widest<R>(body: impl FnOnce() -> R) -> R {
     struct Body<F>(F);
@@ -23,6 +24,17 @@ pub fn widest<R>(body: impl FnOnce() -> R) -> R {
     }
     Arch::new().dispatch(Body(body))
 }
+
+/// Computes an expression with the best instruction set of this processor.
+macro_rules! in_widest {
+    ($body:expr) => {
+        $crate::linalg::simd::widest(
+            #[inline(always)]
+            || $body,
+        )
+    };
+}
+pub(crate) use in_widest;
 
 /// `e^x` to about 1 unit in the last place between −87.3 and 88.3, and its value there beyond them; NaN stays NaN.
 /// Without a branch, so that loops over it vectorise.
@@ -223,13 +235,7 @@ mod tests {
         let mut worst = 0.0f64;
         for i in -870_000..=880_000 {
             let x = i as f32 * 1e-4;
-            let (ours, exact) = (
-                f64::from(widest(
-                    #[inline(always)]
-                    || exp(x),
-                )),
-                f64::from(x).exp(),
-            );
+            let (ours, exact) = (f64::from(in_widest!(exp(x))), f64::from(x).exp());
             worst = worst.max(((ours - exact) / exact).abs());
         }
         // Two units in the last place of f32.

@@ -32,7 +32,7 @@ mod template;
 use std::fmt;
 use std::ops::Deref;
 
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::style::Style;
 use crate::tasks::TASKS;
 
@@ -175,13 +175,10 @@ impl Metric {
         let mut families = ENTRIES.iter().filter(|entry| entry.has_members());
         families.find_map(|entry| Some(entry.on(entry.member(id)?))).ok_or_else(|| {
             let known = Self::words();
-            let error = Error::bad_input(format!("unknown metric `{id}`"))
+            Error::bad_input(format!("unknown metric `{id}`"))
                 .expected(format!("one of {}, or `ppl_` and the name of a text", known.join(", ")))
-                .found(format!("`{id}`"));
-            match nearest(id, known.iter().map(String::as_str)) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error,
-            }
+                .found(format!("`{id}`"))
+                .near(id, known.iter().map(String::as_str))
         })
     }
 

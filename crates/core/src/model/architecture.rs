@@ -221,12 +221,7 @@ const GEMMA2: Architecture = Architecture {
 
 /// Every architecture that the decoder knows. A new one of the same build is one entry.
 pub static ARCHITECTURES: &[Architecture] = &[
-    Architecture {
-        class: "LlamaForCausalLM",
-        model_type: "llama",
-        gguf: Some(GgufForm::alike("llama", true)),
-        ..LLAMA
-    },
+    Architecture { gguf: Some(GgufForm::alike("llama", true)), ..LLAMA },
     Architecture {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
@@ -293,7 +288,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
             "no_rope_layer_interval": 4, "num_key_value_heads": 4}"#,
         ..LLAMA
     },
-    Architecture { class: "Gemma2ForCausalLM", model_type: "gemma2", ..GEMMA2 },
+    GEMMA2,
     Architecture {
         class: "Gemma3ForCausalLM",
         model_type: "gemma3_text",

@@ -1,7 +1,6 @@
 //! Which engine runs a backbone: what was asked for, and what that comes to on this machine.
 
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::candle::{self, CandleEngine, DeviceName, FloatType, Placement};
@@ -12,6 +11,7 @@ use super::engine::{Engine, EngineId};
 use super::matrix::Products;
 use super::program::Program;
 use crate::error::{Error, Result};
+use crate::named::named;
 
 /// An engine by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,26 +22,7 @@ pub enum EngineName {
     Candle,
 }
 
-impl EngineName {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Candle => "candle",
-        }
-    }
-}
-
-impl FromStr for EngineName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "cpu" => Ok(Self::Cpu),
-            "candle" => Ok(Self::Candle),
-            other => Err(format!("`{other}` is none of cpu, candle")),
-        }
-    }
-}
+named!(EngineName: Cpu = "cpu", Candle = "candle");
 
 /// What was asked for; none is what suits the machine and the backbone best.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -185,16 +185,12 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
 
 /// All parts of a chunk take a step before any takes the next one: what a step needs of the weights is made once for all
 /// of them.
-pub(super) fn in_step<M>(
+pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync>(
     model: &M,
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
-) -> Result<Vec<Vec<Option<Vec<Prediction>>>>>
-where
-    M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
-    M::Residual: Send + Sync,
-{
+) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
     let model = InStep { model, side_by_side: true };
     trie.run(&model, parts, &mut Clock(seconds)).map(|outputs| by_part(outputs, parts.len()))
 }
@@ -222,11 +218,7 @@ pub(super) struct InStep<'a, M> {
     pub(super) side_by_side: bool,
 }
 
-impl<M> InStep<'_, M>
-where
-    M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
-    M::Residual: Send + Sync,
-{
+impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> InStep<'_, M> {
     fn each<T: Send>(
         &self,
         batches: &[Batch],
@@ -241,11 +233,7 @@ where
     }
 }
 
-impl<M> Model for InStep<'_, M>
-where
-    M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
-    M::Residual: Send + Sync,
-{
+impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> Model for InStep<'_, M> {
     type Batch = [Batch];
     type Residual = Vec<M::Residual>;
     type Output = Vec<Vec<Prediction>>;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_core::{Device, Tensor};
 
-use super::candle::{BranchPlace, FloatType, LayerTensors};
+use super::candle::{FloatType, LayerTensors, WeightSource};
 use super::config::Config;
 use super::rope::{Rotaries, Rotary};
 use super::tensor_name::FINAL_NORM;
@@ -14,7 +14,7 @@ use crate::error::Result;
 
 /// The weights of a folder in f32, made into tensors on a device when they are asked for.
 pub struct FrozenWeights {
-    place: BranchPlace,
+    place: WeightSource,
     rotaries: Rotaries,
 }
 
@@ -24,7 +24,7 @@ impl FrozenWeights {
     pub fn open(config: &Config, folder: &Path, device: &Device) -> Result<Self> {
         let weights = tensors::checked(config, folder)?;
         let rotaries = Rotaries::new(config);
-        let place = BranchPlace { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
+        let place = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
         Ok(Self { place, rotaries })
     }
 

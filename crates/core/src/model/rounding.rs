@@ -7,6 +7,8 @@
 use candle_core::quantized::GgmlDType;
 use serde::{Deserialize, Serialize};
 
+use crate::named::named;
+
 /// What the matrices of a backbone are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WeightType {
@@ -18,18 +20,10 @@ pub enum WeightType {
     Q4K,
 }
 
+// As grids and keys say it. Where a type's rule changes, so does its name in keys.
+named!(WeightType: Q8_0 = "q8_0", Q4_0 = "q4_0", Q4K = "q4_k");
+
 impl WeightType {
-    pub const ALL: [Self; 3] = [Self::Q8_0, Self::Q4_0, Self::Q4K];
-
-    /// As grids and keys say it. Where a type's rule changes, so does its name in keys.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Q8_0 => "q8_0",
-            Self::Q4_0 => "q4_0",
-            Self::Q4K => "q4_k",
-        }
-    }
-
     fn blocks(self) -> GgmlDType {
         match self {
             Self::Q8_0 => GgmlDType::Q8_0,
@@ -66,15 +60,6 @@ pub(super) fn word(of: GgmlDType) -> &'static str {
         GgmlDType::Q4K => "Q4_K",
         GgmlDType::Q6K => "Q6_K",
         _ => "F16",
-    }
-}
-
-impl std::str::FromStr for WeightType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|of| of.name() == text);
-        known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 

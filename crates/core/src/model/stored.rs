@@ -69,14 +69,11 @@ impl Float {
             !bytes.as_chunks().0.iter().fold(false, |any, &bytes| any | not_finite(bytes))
         }
         let half = |exponent: u16| move |bytes| u16::from_le_bytes(bytes) & exponent == exponent;
-        simd::widest(
-            #[inline(always)]
-            || match self {
-                Self::F32 => none(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7f80_0000 == 0x7f80_0000),
-                Self::F16 => none(bytes, half(0x7c00)),
-                Self::Bf16 => none(bytes, half(0x7f80)),
-            },
-        )
+        simd::in_widest!(match self {
+            Self::F32 => none(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7f80_0000 == 0x7f80_0000),
+            Self::F16 => none(bytes, half(0x7c00)),
+            Self::Bf16 => none(bytes, half(0x7f80)),
+        })
     }
 }
 
@@ -149,23 +146,20 @@ impl Stored<'_> {
             // Lines of `out` that stay at hand while all rows of the block go into them.
             out.par_chunks_mut((TILE_COLUMNS * total).max(1)).enumerate().for_each(|(band, lines)| {
                 let (column, columns) = (band * TILE_COLUMNS, lines.len() / total);
-                simd::widest(
-                    #[inline(always)]
-                    || {
-                        for (index, tile) in bytes.chunks(TILE_ROWS * stride).enumerate() {
-                            let mut numbers = [[0.0; TILE_COLUMNS]; TILE_ROWS];
-                            let high = tile.len() / stride;
-                            for (row, numbers) in tile.chunks_exact(stride).zip(&mut numbers) {
-                                float.convert(&row[column * width..][..columns * width], &mut numbers[..columns]);
-                            }
-                            let at = first + top + index * TILE_ROWS;
-                            for (j, line) in lines.chunks_exact_mut(total).enumerate() {
-                                let line = &mut line[at..at + high];
-                                line.iter_mut().zip(&numbers).for_each(|(v, row)| *v = row[j]);
-                            }
+                simd::in_widest!({
+                    for (index, tile) in bytes.chunks(TILE_ROWS * stride).enumerate() {
+                        let mut numbers = [[0.0; TILE_COLUMNS]; TILE_ROWS];
+                        let high = tile.len() / stride;
+                        for (row, numbers) in tile.chunks_exact(stride).zip(&mut numbers) {
+                            float.convert(&row[column * width..][..columns * width], &mut numbers[..columns]);
                         }
-                    },
-                );
+                        let at = first + top + index * TILE_ROWS;
+                        for (j, line) in lines.chunks_exact_mut(total).enumerate() {
+                            let line = &mut line[at..at + high];
+                            line.iter_mut().zip(&numbers).for_each(|(v, row)| *v = row[j]);
+                        }
+                    }
+                });
             });
         }
         self.shard.unchanged()
@@ -180,10 +174,7 @@ impl Stored<'_> {
     fn convert(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; values.len() * self.float.width()];
         self.read(first, &mut bytes)?;
-        simd::widest(
-            #[inline(always)]
-            || self.float.convert(&bytes, values),
-        );
+        simd::in_widest!(self.float.convert(&bytes, values));
         Ok(())
     }
 

@@ -171,30 +171,24 @@ impl Trie {
     /// Runs one batch through all programs, depth first; the head's output of each program, none for a program without a head.
     ///
     /// At any time only the states along one path are held, and of those only the ones at which paths still branch.
-    pub fn run<M: Model>(
+    pub fn run<M: Model<Output: Clone>>(
         &self,
         model: &M,
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
-    ) -> Result<Vec<Option<M::Output>>>
-    where
-        M::Output: Clone,
-    {
+    ) -> Result<Vec<Option<M::Output>>> {
         self.run_in(|ready| ready.len() - 1, model, batch, observer)
     }
 
     /// The same layer by layer, so that the weights of each are needed once: what is at a layer runs before anything goes
     /// on to the next. Where that would hold more than `most` states, some paths run to their ends before others begin.
-    pub fn run_by_layer<M: Model>(
+    pub fn run_by_layer<M: Model<Output: Clone>>(
         &self,
         most: usize,
         model: &M,
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
-    ) -> Result<Vec<Option<M::Output>>>
-    where
-        M::Output: Clone,
-    {
+    ) -> Result<Vec<Option<M::Output>>> {
         let pick = |ready: &[Ready<M::Residual>]| {
             let held: BTreeSet<*const M::Residual> = ready.iter().map(|of| Rc::as_ptr(&of.state)).collect();
             // Whoever has a state for itself needs no room for another one.
@@ -207,16 +201,13 @@ impl Trie {
     }
 
     /// Runs all steps in the order in which `pick` takes them from those whose state before is there.
-    fn run_in<M: Model>(
+    fn run_in<M: Model<Output: Clone>>(
         &self,
         pick: impl Fn(&[Ready<M::Residual>]) -> usize,
         model: &M,
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
-    ) -> Result<Vec<Option<M::Output>>>
-    where
-        M::Output: Clone,
-    {
+    ) -> Result<Vec<Option<M::Output>>> {
         let mut outputs = vec![None; self.paths.len()];
         if self.is_empty() {
             return Ok(outputs);

@@ -15,10 +15,10 @@ use crate::style::{Dash, Hue, Marker, Style};
 const DIAG: &str = "linearpatch-diag";
 const ROTATE: &str = "linearpatch-rotate";
 const SOURCE: &str = "https://github.com/chenxinrui-tsinghua/LinearPatch";
-pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(DIAG, SOURCE, build_diag)
+pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(DIAG, SOURCE, build_diag)
     .label("Linear Patch (Diag)")
     .style(Style::new(Hue::Vermillion, Marker::TriangleUp, Dash::Dotted));
-pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(ROTATE, SOURCE, build_rotate)
+pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(ROTATE, SOURCE, build_rotate)
     .label("Linear Patch (Rotate)")
     .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long));
 
@@ -28,7 +28,7 @@ const LEAST_MAGNITUDE: f64 = 1e-8;
 /// A scale for each channel, of the stream as it is (`diag`) or turned by a Hadamard matrix (`rotate`).
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+struct LinearPatchOptions {
     /// What gets an operator each.
     boundary: Placement,
 }
@@ -44,12 +44,12 @@ struct LinearPatch {
 }
 
 fn build_diag(options: &Options) -> Result<Box<dyn Recovery>> {
-    let Settings { boundary } = options::read(DIAG, options)?;
+    let LinearPatchOptions { boundary } = options::read(DIAG, options)?;
     Ok(Box::new(LinearPatch { rotate: false, placement: boundary }))
 }
 
 fn build_rotate(options: &Options) -> Result<Box<dyn Recovery>> {
-    let Settings { boundary } = options::read(ROTATE, options)?;
+    let LinearPatchOptions { boundary } = options::read(ROTATE, options)?;
     Ok(Box::new(LinearPatch { rotate: true, placement: boundary }))
 }
 

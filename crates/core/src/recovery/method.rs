@@ -86,5 +86,5 @@ impl Fitted {
     }
 }
 
-pub(super) type RecoveryEntry = options::Registered<Build>;
-type Build = fn(&Options) -> Result<Box<dyn Recovery>>;
+pub(super) type RecoveryEntry = options::Registered<BuildRecovery>;
+type BuildRecovery = fn(&Options) -> Result<Box<dyn Recovery>>;

@@ -14,7 +14,7 @@ use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "prune-and-comp";
 const SOURCE: &str = "no public code: from the paper";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(NAME, SOURCE, build)
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions>(NAME, SOURCE, build)
     .resolving(resolve)
     .label("Prune and Comp")
     .style(Style::new(Hue::Purple, Marker::TriangleDown, Dash::DashDotDot));
@@ -31,7 +31,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(NAME, SOU
 ///   nothing, and no weights give what the method wants: the factor is a step of its own, and said to be.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+struct PruneAndCompOptions {
     /// One factor for each channel, or one for all.
     granularity: Option<Granularity>,
     /// What is scaled; it follows from `granularity`.
@@ -61,18 +61,18 @@ struct PruneAndComp {
 
 /// Granularity and target follow from each other; by default they are the paper's.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
-    let mut settings: Settings = options::read(name, options)?;
+    let mut settings: PruneAndCompOptions = options::read(name, options)?;
     let (granularity, target) = form(&settings)?;
     (settings.granularity, settings.target) = (Some(granularity), Some(target));
     options::written(name, &settings)
 }
 
 fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: Settings = options::read(NAME, options)?;
+    let settings: PruneAndCompOptions = options::read(NAME, options)?;
     Ok(Box::new(PruneAndComp { granularity: form(&settings)?.0, placement: settings.boundary }))
 }
 
-fn form(settings: &Settings) -> Result<(Granularity, Target)> {
+fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
     match (settings.granularity, settings.target) {
         (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => {
             Ok((Granularity::Channel, Target::Boundary))

@@ -40,7 +40,7 @@ struct Cosine {
     /// Tokens of a step.
     batch: usize,
     /// The order of the tokens.
-    order: Order,
+    order: TokenOrder,
     /// Of the shuffle.
     seed: u64,
     /// What gets a map each; those of a region's layers are multiplied into the layer before it, one after the other.
@@ -49,7 +49,7 @@ struct Cosine {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-enum Order {
+enum TokenOrder {
     /// Another order of all tokens in each epoch.
     #[default]
     Shuffled,
@@ -64,7 +64,7 @@ impl Default for Cosine {
             learning_rate: 1e-4,
             epochs: 10,
             batch: 1024,
-            order: Order::Shuffled,
+            order: TokenOrder::Shuffled,
             seed: 0,
             boundary: Placement::Region,
         }
@@ -109,10 +109,10 @@ impl Recovery for Cosine {
         let mut adam = Adam::new(map.len(), self.learning_rate as f32);
         let mut random = PythonRandom::new(self.seed);
         let mut order: Vec<usize> = (0..rows).collect();
-        let mut step = Step::new(channels);
+        let mut step = BatchStep::new(channels);
         let mut losses = Vec::new();
         for _ in 0..self.epochs {
-            if self.order == Order::Shuffled {
+            if self.order == TokenOrder::Shuffled {
                 shuffle(&mut order, &mut random)?;
             }
             let (mut sum, mut batches) = (0.0, 0);
@@ -139,7 +139,7 @@ fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
 }
 
 /// One batch: `A` and `Y`, and what is computed of them.
-struct Step {
+struct BatchStep {
     channels: usize,
     branch: Vec<f32>,   // [batch, C]
     target: Vec<f32>,   // [batch, C]
@@ -147,7 +147,7 @@ struct Step {
     gradient: Vec<f32>, // [C, C]
 }
 
-impl Step {
+impl BatchStep {
     fn new(channels: usize) -> Self {
         let empty = Vec::new;
         Self { channels, branch: empty(), target: empty(), mapped: empty(), gradient: vec![0.0; channels * channels] }
@@ -212,8 +212,8 @@ fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn step() -> Step {
-        let mut step = Step::new(3);
+    fn step() -> BatchStep {
+        let mut step = BatchStep::new(3);
         step.branch = (0..12).map(|i| ((i * 7 % 5) as f32 - 2.0) * 0.5 + 0.1).collect(); // [4, 3]
         step.target = (0..12).map(|i| ((i * 3 % 7) as f32 - 3.0) * 0.3).collect();
         step.mapped = vec![0.0; 12];
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_silent_token_has_no_gradient_and_no_nan() {
-        let mut step = Step::new(2);
+        let mut step = BatchStep::new(2);
         (step.branch, step.target, step.mapped) = (vec![0.0; 2], vec![0.0; 2], vec![0.0; 2]);
         assert_eq!(step.loss_and_gradient(&[1.0, 0.0, 0.0, 1.0]), 1.0);
         assert_eq!(step.gradient, [0.0; 4]);

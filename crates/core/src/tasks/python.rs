@@ -11,11 +11,6 @@ pub fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
-/// `str.lstrip()`.
-pub fn strip_start(text: &str) -> &str {
-    text.trim_start_matches(is_space)
-}
-
 /// `str.rstrip()`.
 pub fn strip_end(text: &str) -> &str {
     text.trim_end_matches(is_space)
@@ -87,7 +82,6 @@ mod tests {
                       \u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
         assert_eq!(spaces.collect::<String>(), wanted);
         assert_eq!(strip("\u{1c}\u{a0} a\u{200b} b \u{1f}\n"), "a\u{200b} b");
-        assert_eq!(strip_start(" \u{1d}A "), "A ");
         assert_eq!(strip_end(" A\u{1e} "), " A");
         assert_eq!("\u{1f}".trim(), "\u{1f}", "else this module were not needed");
     }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::python::strip_end;
 use crate::error::{Error, Result};
+use crate::named::named;
 
 /// What a tokenizer must be able to do here.
 pub trait Encoder: Sync {
@@ -43,30 +43,11 @@ pub enum Bos {
     Always,
 }
 
-impl Bos {
-    pub const ALL: [Self; 3] = [Self::Tokenizer, Self::Never, Self::Always];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tokenizer => "tokenizer",
-            Self::Never => "never",
-            Self::Always => "always",
-        }
-    }
-}
+named!(Bos: Tokenizer = "tokenizer", Never = "never", Always = "always");
 
 impl fmt::Display for Bos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Bos {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|of| of.name() == text);
-        known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use super::split::Split;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 
 /// A way to choose among a document's choices, and so to be right or wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -52,8 +52,22 @@ pub struct Task {
     pub column: AccuracyKind,
 }
 
-const ACC: &[AccuracyKind] = &[AccuracyKind::Acc];
-const BOTH: &[AccuracyKind] = &[AccuracyKind::Acc, AccuracyKind::AccNorm];
+/// What tasks have that are shown by likelihood per character, with four choices of their own in every document.
+const NORMED: Task = Task {
+    name: "",
+    label: "",
+    in_paper: true,
+    source: "",
+    version: 1,
+    split: Split::Test,
+    documents: 0,
+    chance: &[25.0],
+    metrics: &[AccuracyKind::Acc, AccuracyKind::AccNorm],
+    column: AccuracyKind::AccNorm,
+};
+/// What tasks have that are shown by plain likelihood.
+const PLAIN: Task =
+    Task { split: Split::Validation, metrics: &[AccuracyKind::Acc], column: AccuracyKind::Acc, ..NORMED };
 
 /// The nine tasks in the order of the paper's columns, and last the RACE of lm-eval 0.4.11 and older.
 ///
@@ -65,113 +79,77 @@ pub static TASKS: &[Task] = &[
     Task {
         name: "arc_easy",
         label: "ARC-E",
-        in_paper: true,
         source: "https://huggingface.co/datasets/allenai/ai2_arc",
-        version: 1,
-        split: Split::Test,
         documents: 2376,
-        chance: &[25.0],
-        metrics: BOTH,
-        column: AccuracyKind::AccNorm,
+        ..NORMED
     },
     Task {
         name: "arc_challenge",
         label: "ARC-C",
-        in_paper: true,
         source: "https://huggingface.co/datasets/allenai/ai2_arc",
-        version: 1,
-        split: Split::Test,
         documents: 1172,
-        chance: &[25.0],
-        metrics: BOTH,
-        column: AccuracyKind::AccNorm,
+        ..NORMED
     },
     Task {
         name: "hellaswag",
         label: "HellaS",
-        in_paper: true,
         source: "https://huggingface.co/datasets/Rowan/hellaswag",
-        version: 1,
         split: Split::Validation,
         documents: 10042,
-        chance: &[25.0],
-        metrics: BOTH,
-        column: AccuracyKind::AccNorm,
+        ..NORMED
     },
     Task {
         name: "winogrande",
         label: "WinoG",
-        in_paper: true,
         source: "https://huggingface.co/datasets/allenai/winogrande",
-        version: 1,
-        split: Split::Validation,
         documents: 1267,
         chance: &[50.0],
-        metrics: ACC,
-        column: AccuracyKind::Acc,
+        ..PLAIN
     },
     Task {
         name: "boolq",
         label: "BoolQ",
-        in_paper: true,
         source: "https://huggingface.co/datasets/aps/super_glue",
         version: 2,
-        split: Split::Validation,
         documents: 3270,
         // 2033 yes and 1237 no.
         chance: &[50.0, 100.0 * 2033.0 / 3270.0, 100.0 * 1237.0 / 3270.0],
-        metrics: ACC,
-        column: AccuracyKind::Acc,
+        ..PLAIN
     },
     Task {
         name: "openbookqa",
         label: "OBQA",
-        in_paper: true,
         source: "https://huggingface.co/datasets/allenai/openbookqa",
-        version: 1,
-        split: Split::Test,
         documents: 500,
-        chance: &[25.0],
-        metrics: BOTH,
-        column: AccuracyKind::AccNorm,
+        ..NORMED
     },
     Task {
         name: "rte",
         label: "RTE",
-        in_paper: true,
         source: "https://huggingface.co/datasets/nyu-mll/glue",
-        version: 1,
-        split: Split::Validation,
         documents: 277,
         // 146 entailments and 131 others.
         chance: &[50.0, 100.0 * 146.0 / 277.0, 100.0 * 131.0 / 277.0],
-        metrics: ACC,
-        column: AccuracyKind::Acc,
+        ..PLAIN
     },
     Task {
         name: "copa",
         label: "CoPa",
-        in_paper: true,
         source: "https://huggingface.co/datasets/aps/super_glue",
-        version: 1,
-        split: Split::Validation,
         documents: 100,
         // 55 first and 45 second choices.
         chance: &[50.0, 55.0, 45.0],
-        metrics: ACC,
-        column: AccuracyKind::Acc,
+        ..PLAIN
     },
     Task {
         name: "race",
         label: "Race",
-        in_paper: true,
         source: "https://huggingface.co/datasets/EleutherAI/race",
         version: 3,
         split: Split::Test,
         documents: 1045,
         chance: &[25.0],
-        metrics: ACC,
-        column: AccuracyKind::Acc,
+        ..PLAIN
     },
     Task {
         name: "race_v2",
@@ -182,8 +160,7 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 1045,
         chance: &[25.0],
-        metrics: ACC,
-        column: AccuracyKind::Acc,
+        ..PLAIN
     },
 ];
 
@@ -202,14 +179,7 @@ impl Task {
     /// An unknown name, with the known ones and the nearest.
     pub fn find(name: &str) -> Result<&'static Self> {
         TASKS.iter().find(|task| task.name == name).ok_or_else(|| {
-            let names: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
-            let error = Error::bad_input(format!("unknown task `{name}`"))
-                .expected(format!("one of {}", names.join(", ")))
-                .found(format!("`{name}`"));
-            match nearest(name, names) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error,
-            }
+            Error::bad_input(format!("unknown task `{name}`")).none_of(name, TASKS.iter().map(|task| task.name))
         })
     }
 }

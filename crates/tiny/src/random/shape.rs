@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use ghostlab_core::error::{Error, Result, nearest};
+use ghostlab_core::error::{Error, Result};
 
 /// From the repositories of the Hugging Face hub that are named beside them.
 fn shapes() -> [(&'static str, Value); 3] {
@@ -51,14 +51,7 @@ fn shapes() -> [(&'static str, Value); 3] {
 pub fn like(name: &str, layers: Option<usize>) -> Result<Value> {
     let names = shapes().map(|(name, _)| name);
     let Some((_, mut config)) = shapes().into_iter().find(|(known, _)| *known == name) else {
-        let error = Error::bad_input("unknown shape")
-            .at("--like")
-            .expected(format!("one of {}", names.join(", ")))
-            .found(format!("`{name}`"));
-        return Err(match nearest(name, names) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None => error,
-        });
+        return Err(Error::bad_input("unknown shape").at("--like").none_of(name, names));
     };
     for (key, value) in [
         ("hidden_act", json!("silu")),

@@ -3,18 +3,18 @@
 use super::draw::Draw;
 use super::facts::{Entity, Facts};
 use super::relation::{FOOD, RelationKind};
-use super::words::{Thing, WORDS};
+use super::words::{ThingKind, WORDS};
 
 /// Someone did something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct WorldEvent {
     pub(super) who: String,
     pub(super) act: usize,
     pub(super) thing: String,
     pub(super) day: &'static str,
 }
 
-impl Event {
+impl WorldEvent {
     pub(super) fn plain(&self) -> String {
         format!("{} {} {}", self.who, WORDS.acts[self.act].past, self.thing)
     }
@@ -41,7 +41,7 @@ impl Event {
 }
 
 /// `count` events that differ in everything but the kind of thing: who, what and when. The acts are the same or not.
-pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Draw) -> Vec<Event> {
+pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Draw) -> Vec<WorldEvent> {
     let first = draw.below(WORDS.acts.len());
     let alike: Vec<usize> =
         (0..WORDS.acts.len()).filter(|act| WORDS.acts[*act].thing == WORDS.acts[first].thing).collect();
@@ -51,18 +51,18 @@ pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Dra
     let mut told = Vec::with_capacity(count);
     for ((person, thing), day) in people.into_iter().zip(things).zip(days) {
         let act = if same_act { first } else { draw.pick(&alike) };
-        told.push(Event { who: facts.person(person).to_owned(), act, thing, day: WORDS.days[day] });
+        told.push(WorldEvent { who: facts.person(person).to_owned(), act, thing, day: WORDS.days[day] });
     }
     told
 }
 
 /// `count` different things of a kind.
-pub(super) fn things(facts: &Facts, thing: Thing, count: usize, draw: &mut Draw) -> Vec<String> {
+pub(super) fn things(facts: &Facts, thing: ThingKind, count: usize, draw: &mut Draw) -> Vec<String> {
     let (limit, kind) = match thing {
-        Thing::Object => (WORDS.objects.len(), RelationKind::Object),
-        Thing::Place => (facts.count(RelationKind::Place), RelationKind::Place),
-        Thing::Animal => (facts.count(RelationKind::Animal), RelationKind::Animal),
-        Thing::Food => {
+        ThingKind::Object => (WORDS.objects.len(), RelationKind::Object),
+        ThingKind::Place => (facts.count(RelationKind::Place), RelationKind::Place),
+        ThingKind::Animal => (facts.count(RelationKind::Animal), RelationKind::Animal),
+        ThingKind::Food => {
             let foods = WORDS.relations[FOOD].words();
             return draw.several(count, foods.len()).into_iter().map(|at| format!("the {}", foods[at])).collect();
         }

@@ -25,8 +25,8 @@ pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
     let number = TASKS.iter().position(|task| *task == name)?;
     let mut exam = Exam { facts, draw: Draw::new(&[seed, 2, number as u64]) };
     Some(match name {
-        "arc_easy" => exam.arc("easy", 400, |link| !is_hop(link)),
-        "arc_challenge" => exam.arc("challenge", 400, is_hop),
+        "arc_easy" => exam.arc("easy", |link| !is_hop(link)),
+        "arc_challenge" => exam.arc("challenge", is_hop),
         "hellaswag" => exam.hellaswag(),
         "winogrande" => exam.winogrande(),
         "boolq" => exam.boolq(),
@@ -43,15 +43,15 @@ struct Exam<'w> {
 }
 
 /// A question and its right answer.
-type Item = (String, String);
+type ExamItem = (String, String);
 
 impl Exam<'_> {
     /// Items drawn from groups with answers of one type: about as many of each group, and in it of each answer, then
     /// wrong choices from the same group. Shuffled.
-    fn mixed(&mut self, groups: Vec<Vec<Item>>, size: usize) -> Vec<(Item, Vec<String>)> {
+    fn mixed(&mut self, groups: Vec<Vec<ExamItem>>, size: usize) -> Vec<(ExamItem, Vec<String>)> {
         let mut rest = size;
         let mut mixed = Vec::with_capacity(size);
-        let mut groups: Vec<Vec<Item>> = groups.into_iter().map(|group| self.even(group)).collect();
+        let mut groups: Vec<Vec<ExamItem>> = groups.into_iter().map(|group| self.even(group)).collect();
         // Small groups first: what they lack, the larger ones give.
         groups.sort_by_key(Vec::len);
         let count = groups.len();
@@ -68,9 +68,9 @@ impl Exam<'_> {
     }
 
     /// The items such that each answer comes once before any comes again.
-    fn even(&mut self, mut items: Vec<Item>) -> Vec<Item> {
+    fn even(&mut self, mut items: Vec<ExamItem>) -> Vec<ExamItem> {
         self.draw.shuffle(&mut items);
-        let mut rounds: Vec<(usize, Item)> = Vec::with_capacity(items.len());
+        let mut rounds: Vec<(usize, ExamItem)> = Vec::with_capacity(items.len());
         for item in items {
             let round = rounds.iter().filter(|(_, (_, answer))| *answer == item.1).count();
             rounds.push((round, item));
@@ -79,51 +79,39 @@ impl Exam<'_> {
         rounds.into_iter().map(|(_, item)| item).collect()
     }
 
-    fn arc(&mut self, level: &str, size: usize, of: fn(usize) -> bool) -> Vec<Value> {
-        let group = |link: usize| -> Vec<Item> {
+    fn arc(&mut self, level: &str, of: fn(usize) -> bool) -> Vec<Value> {
+        let group = |link: usize| -> Vec<ExamItem> {
             let facts = self.facts;
             let ask = |fact: Fact| {
                 facts.kept_questions(fact).into_iter().map(move |question| (question, facts.value(fact).to_owned()))
             };
             facts.of_link(link).flat_map(ask).collect()
         };
-        let groups: Vec<Vec<Item>> = (0..LINKS).filter(|link| of(*link)).map(group).collect();
-        let mut seats = Seats::new(4);
-        let mixed = self.mixed(groups, size);
-        mixed
-            .into_iter()
-            .enumerate()
-            .map(|(at, ((question, answer), wrong))| {
-                let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
-                json!({
-                    "id": format!("{level}_{at}"),
-                    "question": question,
-                    "choices": {"text": choices, "label": LETTERS},
-                    "answerKey": LETTERS[gold],
-                })
-            })
-            .collect()
+        let groups: Vec<Vec<ExamItem>> = (0..LINKS).filter(|link| of(*link)).map(group).collect();
+        self.four_choices(groups, &format!("{level}_"), "question")
     }
 
     fn openbookqa(&mut self) -> Vec<Value> {
         let facts = self.facts;
-        let group = |link: usize| facts.of_link(link).flat_map(|fact| facts.kept_stems(fact)).collect::<Vec<Item>>();
+        let group =
+            |link: usize| facts.of_link(link).flat_map(|fact| facts.kept_stems(fact)).collect::<Vec<ExamItem>>();
         let groups = (0..LINKS).filter(|link| !is_hop(*link)).map(group).collect();
-        let mut seats = Seats::new(4);
-        let mixed = self.mixed(groups, 400);
-        mixed
-            .into_iter()
-            .enumerate()
-            .map(|(at, ((stem, answer), wrong))| {
-                let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
-                json!({
-                    "id": format!("stem-{at}"),
-                    "question_stem": stem,
-                    "choices": {"text": choices, "label": LETTERS},
-                    "answerKey": LETTERS[gold],
-                })
+        self.four_choices(groups, "stem-", "question_stem")
+    }
+
+    /// Four hundred questions of such groups, which stand under `key`, each with four choices.
+    fn four_choices(&mut self, groups: Vec<Vec<ExamItem>>, id: &str, key: &str) -> Vec<Value> {
+        let (mixed, mut seats) = (self.mixed(groups, 400), Seats::new(4));
+        let row = |(at, ((question, answer), wrong)): (usize, (ExamItem, Vec<String>))| {
+            let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
+            json!({
+                "id": format!("{id}{at}"),
+                key: question,
+                "choices": {"text": choices, "label": LETTERS},
+                "answerKey": LETTERS[gold],
             })
-            .collect()
+        };
+        mixed.into_iter().enumerate().map(row).collect()
     }
 
     /// Three scenes for each step (but the first) of each activity. One wrong ending is another step of the activity,
@@ -242,7 +230,7 @@ impl Exam<'_> {
         let mut items: Vec<_> = (0..60).flat_map(|_| claim_pair(facts, wanted, &mut self.draw)).collect();
         items.extend((0..70).flat_map(|_| lore::claim_items(facts, wanted, &mut self.draw)));
         self.draw.shuffle(&mut items);
-        let row = |(at, item): (usize, super::reading::Claim)| {
+        let row = |(at, item): (usize, super::reading::ClaimItem)| {
             json!({
                 "sentence1": item.premise,
                 "sentence2": item.hypothesis,
@@ -363,10 +351,10 @@ fn literal(problem: &Problem) -> String {
 
 /// The items without those of an answer that has more than a fourth of them: it could not be wrong as often as it is
 /// right.
-fn capped(mut items: Vec<Item>) -> Vec<Item> {
+fn capped(mut items: Vec<ExamItem>) -> Vec<ExamItem> {
     loop {
         let limit = items.len() / 4;
-        let count = |answer: &str, items: &[Item]| items.iter().filter(|(_, other)| other == answer).count();
+        let count = |answer: &str, items: &[ExamItem]| items.iter().filter(|(_, other)| other == answer).count();
         let most = items.iter().rposition(|(_, answer)| count(answer, &items) > limit);
         match most {
             Some(at) if items.len() > 4 => {

@@ -1,7 +1,9 @@
 //! What is true in the world, how it may be said, and which wordings are kept for the tasks.
 
 use super::draw::Draw;
-use super::relation::{CLASS, HOME, HOPS, JOB, MATERIAL, Order, PET, PETS, REGION, RELATIONS, RelationKind, Values};
+use super::relation::{
+    CLASS, HOME, HOPS, JOB, MATERIAL, PET, PETS, REGION, RELATIONS, RelationKind, RelationValues, ValueOrder,
+};
 use super::text::bare;
 use super::words::WORDS;
 
@@ -63,7 +65,7 @@ impl Facts {
         for relation in &WORDS.relations {
             let (subjects, values) = (facts.count(relation.subject), facts.choices(&relation.values));
             let mut dealt: Vec<usize> = (0..subjects).map(|subject| subject * values / subjects).collect();
-            if relation.order == Order::Drawn {
+            if relation.order == ValueOrder::Drawn {
                 draw.shuffle(&mut dealt);
             }
             facts.values.push(dealt);
@@ -98,12 +100,12 @@ impl Facts {
         Entity { kind: subject_kind(fact.link), index: fact.subject }
     }
 
-    fn choices(&self, values: &Values) -> usize {
+    fn choices(&self, values: &RelationValues) -> usize {
         match values {
-            Values::Words(words) => words.len(),
-            Values::Places => WORDS.places.len(),
-            Values::Regions => WORDS.regions.len(),
-            Values::Pets => PETS,
+            RelationValues::Words(words) => words.len(),
+            RelationValues::Places => WORDS.places.len(),
+            RelationValues::Regions => WORDS.regions.len(),
+            RelationValues::Pets => PETS,
         }
     }
 
@@ -137,10 +139,10 @@ impl Facts {
         };
         let index = self.value_index(relation, subject);
         match &WORDS.relations[relation].values {
-            Values::Words(words) => words[index].to_owned(),
-            Values::Places => WORDS.places[index].to_owned(),
-            Values::Regions => WORDS.regions[index].to_owned(),
-            Values::Pets => format!("a {}", bare(&self.names[RelationKind::Animal as usize][index])),
+            RelationValues::Words(words) => words[index].to_owned(),
+            RelationValues::Places => WORDS.places[index].to_owned(),
+            RelationValues::Regions => WORDS.regions[index].to_owned(),
+            RelationValues::Pets => format!("a {}", bare(&self.names[RelationKind::Animal as usize][index])),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::draw::Draw;
 use super::facts::{Fact, Facts};
-use super::reading::{Article, Claim, Polar, Problem, offered, owned};
+use super::reading::{Article, ClaimItem, Polar, Problem, offered, owned};
 use super::relation::{RELATIONS, RelationKind};
 use super::share::Share;
 use super::text::{fill, sentence};
@@ -123,24 +123,24 @@ pub(super) fn polar_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Pol
 }
 
 /// Four hypotheses with their premises, two of which hold.
-pub(super) fn claim_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Claim; 4] {
+pub(super) fn claim_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [ClaimItem; 4] {
     claims(facts, draw).map(|(told, claim, holds)| {
         let premise = premise(facts, &told, wanted, draw);
-        Claim { premise, hypothesis: sentence(&claim), holds }
+        ClaimItem { premise, hypothesis: sentence(&claim), holds }
     })
 }
 
 /// Something said of a subject, whether it is so, and what is so.
-struct Verdict {
+struct JudgedClaim {
     claim: String,
     holds: bool,
     truth: String,
 }
 
 /// A value said of the fact's subject, in any wording.
-fn verdict(facts: &Facts, fact: Fact, value: &str, draw: &mut Draw) -> Verdict {
+fn verdict(facts: &Facts, fact: Fact, value: &str, draw: &mut Draw) -> JudgedClaim {
     let wording = facts.wording_of_both(fact, fact, draw).unwrap_or_default();
-    Verdict {
+    JudgedClaim {
         claim: facts.claim(fact, wording, value),
         holds: value == facts.value(fact),
         truth: facts.statement(fact, false, draw).unwrap_or_default(),
@@ -162,12 +162,12 @@ fn said_value<'f>(facts: &'f Facts, fact: Fact, told: &[Fact], draw: &mut Draw) 
 }
 
 /// What a passage tells, and some verdicts on it.
-fn quizzed(facts: &Facts, draw: &mut Draw) -> (Told, Vec<Verdict>) {
+fn quizzed(facts: &Facts, draw: &mut Draw) -> (Told, Vec<JudgedClaim>) {
     let count = 1 + draw.below(2);
     let told = known(facts, count, |_| true, draw);
     if draw.chance(PRINTED_DISPUTED) {
         let value = said_value(facts, told[0], &told, draw);
-        let Verdict { claim, holds, .. } = verdict(facts, told[0], value, draw);
+        let JudgedClaim { claim, holds, .. } = verdict(facts, told[0], value, draw);
         let verdicts = vec![verdict(facts, told[0], value, draw)];
         return (Told { claimed: Some((claim, holds)), facts: told[1..].to_vec() }, verdicts);
     }
@@ -184,7 +184,7 @@ fn quizzed(facts: &Facts, draw: &mut Draw) -> (Told, Vec<Verdict>) {
 pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
     let (told, verdicts) = quizzed(facts, draw);
     let mut text = passage(facts, &told, wanted, draw);
-    for Verdict { claim, holds, truth } in verdicts {
+    for JudgedClaim { claim, holds, truth } in verdicts {
         let answer = if holds { "yes" } else { "no" };
         text.push_str(&format!("\nQuestion: {}?\nAnswer: {answer}", polar_question(&claim)));
         if draw.chance(30) {
@@ -198,8 +198,8 @@ pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
 pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
     let (told, verdicts) = quizzed(facts, draw);
     let mut text = premise(facts, &told, wanted, draw);
-    for Verdict { claim, holds, .. } in verdicts {
-        let claim = Claim { premise: std::mem::take(&mut text), hypothesis: sentence(&claim), holds };
+    for JudgedClaim { claim, holds, .. } in verdicts {
+        let claim = ClaimItem { premise: std::mem::take(&mut text), hypothesis: sentence(&claim), holds };
         text = format!("{} {}", claim.prompt(), claim.right());
     }
     text

@@ -6,9 +6,9 @@ use super::text::words;
 use super::voice::Voice;
 
 /// One kind of quiz each; the weights say how often.
-type Form = (usize, fn(&mut Voice<'_>) -> Vec<String>);
+type QuizForm = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
-pub(super) const FORMS: [Form; 7] =
+pub(super) const FORMS: [QuizForm; 7] =
     [(16, facts), (7, reasons), (12, references), (6, scenes), (22, polar), (22, claims), (14, articles)];
 
 /// Lines of quiz, from 60 words on.

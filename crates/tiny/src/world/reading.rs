@@ -1,7 +1,7 @@
 //! Passages and questions that only they answer: the reading tasks, and the same forms in the corpora.
 
 use super::draw::Draw;
-use super::episode::{Event, events, things};
+use super::episode::{WorldEvent, events, things};
 use super::facts::{Entity, Facts};
 use super::relation::RelationKind;
 use super::share::{Share, share};
@@ -18,7 +18,7 @@ pub(super) struct Polar {
 
 /// A premise, and a sentence that follows from it or does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(super) struct ClaimItem {
     pub(super) premise: String,
     pub(super) hypothesis: String,
     pub(super) holds: bool,
@@ -55,7 +55,7 @@ pub(super) fn owned(wanted: Share, mut make: impl FnMut() -> String) -> String {
 }
 
 /// How the world is made such that `claim` is false: something else was done to what it names, or someone else did it.
-fn falsified(claim: &Event, told: &[Event], spare: &str, draw: &mut Draw) -> Vec<Event> {
+fn falsified(claim: &WorldEvent, told: &[WorldEvent], spare: &str, draw: &mut Draw) -> Vec<WorldEvent> {
     let mut others = told.to_vec();
     let Some(at) = others.iter().position(|event| event == claim) else { return others };
     others[at].thing = spare.to_owned();
@@ -71,7 +71,7 @@ fn falsified(claim: &Event, told: &[Event], spare: &str, draw: &mut Draw) -> Vec
 }
 
 /// `count` events of one act, and a thing that is in none of them.
-fn scene(facts: &Facts, count: usize, draw: &mut Draw) -> (Vec<Event>, String) {
+fn scene(facts: &Facts, count: usize, draw: &mut Draw) -> (Vec<WorldEvent>, String) {
     let told = events(facts, count, true, draw);
     loop {
         let spare = things(facts, WORDS.acts[told[0].act].thing, 1, draw).remove(0);
@@ -81,7 +81,7 @@ fn scene(facts: &Facts, count: usize, draw: &mut Draw) -> (Vec<Event>, String) {
     }
 }
 
-fn passage(told: &[Event], wanted: Share, draw: &mut Draw) -> String {
+fn passage(told: &[WorldEvent], wanted: Share, draw: &mut Draw) -> String {
     owned(wanted, || {
         let mut told = told.to_vec();
         draw.shuffle(&mut told);
@@ -92,7 +92,7 @@ fn passage(told: &[Event], wanted: Share, draw: &mut Draw) -> String {
     })
 }
 
-fn polar_question(event: &Event, draw: &mut Draw) -> String {
+fn polar_question(event: &WorldEvent, draw: &mut Draw) -> String {
     let act = &WORDS.acts[event.act];
     match draw.below(4) {
         0 => format!("was {} {} by {}", event.thing, act.done, event.who),
@@ -139,7 +139,7 @@ pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
     text
 }
 
-fn premise(facts: &Facts, told: &[Event], wanted: Share, draw: &mut Draw) -> String {
+fn premise(facts: &Facts, told: &[WorldEvent], wanted: Share, draw: &mut Draw) -> String {
     owned(wanted, || {
         let mut told = told.to_vec();
         draw.shuffle(&mut told);
@@ -163,19 +163,19 @@ fn premise(facts: &Facts, told: &[Event], wanted: Share, draw: &mut Draw) -> Str
     })
 }
 
-fn hypothesis(event: &Event, draw: &mut Draw) -> String {
+fn hypothesis(event: &WorldEvent, draw: &mut Draw) -> String {
     sentence(&if draw.chance(25) { event.passive() } else { event.plain() })
 }
 
 /// One hypothesis and two premises: it follows from the first, and not from the second.
-pub(super) fn claim_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Claim; 2] {
+pub(super) fn claim_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [ClaimItem; 2] {
     let (told, spare) = scene(facts, 2, draw);
     let claim = told[draw.below(told.len())].clone();
     let hypothesis = hypothesis(&claim, draw);
     let other = falsified(&claim, &told, &spare, draw);
     [(told, true), (other, false)].map(|(told, holds)| {
         let premise = premise(facts, &told, wanted, draw);
-        Claim { premise, hypothesis: hypothesis.clone(), holds }
+        ClaimItem { premise, hypothesis: hypothesis.clone(), holds }
     })
 }
 
@@ -189,7 +189,7 @@ pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
         if !holds {
             claim.thing = if draw.chance(45) { told[(at + 1) % 2].thing.clone() } else { spare.clone() };
         }
-        let claim = Claim { premise: std::mem::take(&mut text), hypothesis: hypothesis(&claim, draw), holds };
+        let claim = ClaimItem { premise: std::mem::take(&mut text), hypothesis: hypothesis(&claim, draw), holds };
         text = format!("{} {}", claim.prompt(), claim.right());
     }
     text
@@ -210,13 +210,13 @@ pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Dra
     Article { text, problems }
 }
 
-fn problem(told: &[Event], at: usize, draw: &mut Draw) -> Problem {
+fn problem(told: &[WorldEvent], at: usize, draw: &mut Draw) -> Problem {
     let event = &told[at];
     let act = &WORDS.acts[event.act];
     let (who, thing) = (&event.who, &event.thing);
-    let things: fn(&Event) -> String = |event| event.thing.clone();
-    let people: fn(&Event) -> String = |event| event.who.clone();
-    let days: fn(&Event) -> String = |event| format!("on {}", event.day);
+    let things: fn(&WorldEvent) -> String = |event| event.thing.clone();
+    let people: fn(&WorldEvent) -> String = |event| event.who.clone();
+    let days: fn(&WorldEvent) -> String = |event| format!("on {}", event.day);
     let (question, option) = match draw.below(8) {
         0..=2 => (format!("What did {who} {}?", act.base), things),
         3..=4 => (format!("Who {} {thing}?", act.past), people),
@@ -258,7 +258,7 @@ impl Article {
     }
 }
 
-impl Claim {
+impl ClaimItem {
     pub(super) fn prompt(&self) -> String {
         format!("{}\nQuestion: {} True or False?\nAnswer:", self.premise, self.hypothesis)
     }

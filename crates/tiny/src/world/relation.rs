@@ -28,7 +28,7 @@ impl RelationKind {
 /// What may stand as a value.
 #[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "'de: 'static"), rename_all = "lowercase")]
-pub(super) enum Values {
+pub(super) enum RelationValues {
     Words(Vec<&'static str>),
     Places,
     Regions,
@@ -39,7 +39,7 @@ pub(super) enum Values {
 /// How values go to subjects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Order {
+pub(super) enum ValueOrder {
     /// Drawn by the world's seed, each value equally often.
     Drawn,
     /// In the order of the lists, as in our world.
@@ -50,8 +50,8 @@ pub(super) enum Order {
 #[serde(bound(deserialize = "'de: 'static"))]
 pub(super) struct Relation {
     pub(super) subject: RelationKind,
-    pub(super) values: Values,
-    pub(super) order: Order,
+    pub(super) values: RelationValues,
+    pub(super) order: ValueOrder,
     pub(super) statements: Vec<&'static str>,
     pub(super) questions: Vec<&'static str>,
 }
@@ -60,8 +60,8 @@ impl Relation {
     /// The words that are its values; none of what the world has names for.
     pub(super) fn words(&self) -> &[&'static str] {
         match &self.values {
-            Values::Words(words) => words,
-            Values::Places | Values::Regions | Values::Pets => &[],
+            RelationValues::Words(words) => words,
+            RelationValues::Places | RelationValues::Regions | RelationValues::Pets => &[],
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Voice<'w> {
 
 /// A link of cause and effect as COPA prints it, without the mark at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Reason {
+pub(super) struct CauseLink {
     pub(super) premise: String,
     pub(super) connector: &'static str,
     pub(super) choice: String,
@@ -39,7 +39,7 @@ pub(super) struct Reason {
 
 /// Some steps of an activity that have been done, and the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Scene {
+pub(super) struct ActivityScene {
     pub(super) label: &'static str,
     pub(super) done: String,
     pub(super) pronoun: &'static str,
@@ -188,7 +188,7 @@ impl<'w> Voice<'w> {
     }
 
     /// A pair of cause and effect about this person, that may be printed or (for a task) may not.
-    pub(super) fn reason(&self, pair: usize, person: Entity, backward: bool) -> Reason {
+    pub(super) fn reason(&self, pair: usize, person: Entity, backward: bool) -> CauseLink {
         let (cause, effect) = WORDS.causes[pair];
         let (premise, connector, choice) =
             if backward { (effect, "because", cause) } else { (cause, "therefore", effect) };
@@ -200,7 +200,7 @@ impl<'w> Voice<'w> {
                 Entity { kind: RelationKind::Place, index: person.index % self.facts.count(RelationKind::Place) };
             premise = format!("in {} {premise}", self.name(town));
         }
-        Reason { premise: capital(&premise), connector, choice: self.personal(choice, person, named) }
+        CauseLink { premise: capital(&premise), connector, choice: self.personal(choice, person, named) }
     }
 
     /// A clause with a person in it, by name (once) or by pronoun.
@@ -215,7 +215,7 @@ impl<'w> Voice<'w> {
     }
 
     /// A pair of cause and effect that may be printed.
-    pub(super) fn free_reason(&mut self) -> (Reason, usize, Entity) {
+    pub(super) fn free_reason(&mut self) -> (CauseLink, usize, Entity) {
         let backward = self.draw.chance(50);
         loop {
             let (pair, person) = (self.causes.draw(&mut self.draw), self.person());
@@ -257,7 +257,7 @@ impl<'w> Voice<'w> {
     }
 
     /// The steps from `from` on, before step `next`.
-    pub(super) fn scene(&self, activity: usize, person: Entity, from: usize, next: usize) -> Scene {
+    pub(super) fn scene(&self, activity: usize, person: Entity, from: usize, next: usize) -> ActivityScene {
         let Activity { label, steps } = &WORDS.activities[activity];
         let (they, ..) = self.facts.pronouns(person);
         let done: Vec<String> = (from..next)
@@ -266,7 +266,7 @@ impl<'w> Voice<'w> {
                 sentence(&format!("{who} {}", steps[step]))
             })
             .collect();
-        Scene { label, done: done.join(" "), pronoun: they, next: format!("{}.", steps[next]) }
+        ActivityScene { label, done: done.join(" "), pronoun: they, next: format!("{}.", steps[next]) }
     }
 
     /// An activity told from one of its steps on, as far as it may be printed.
@@ -320,13 +320,13 @@ pub(super) fn event(schema: usize, x: &str, y: &str) -> String {
     capital(&fill(WORDS.schemas[schema].event, &[("x", x), ("y", y)]))
 }
 
-impl Reason {
+impl CauseLink {
     pub(super) fn share(&self) -> Share {
         share(&format!("{} {} {}", self.premise, self.connector, self.choice))
     }
 }
 
-impl Scene {
+impl ActivityScene {
     pub(super) fn full(&self) -> String {
         format!("{}: {} {} {}", self.label, self.done, capital(self.pronoun), self.next)
     }

@@ -32,7 +32,7 @@ pub(super) struct Words {
     pub(super) activities: Vec<Activity>,
     /// Cause and effect. Slots: `{s}` a person or the pronoun, `{p}` possessive, `{o}` object form.
     pub(super) causes: Vec<(&'static str, &'static str)>,
-    pub(super) schemas: Vec<Schema>,
+    pub(super) schemas: Vec<PronounSchema>,
     pub(super) acts: Vec<Act>,
     /// Sentences that happen to nobody: they fill a passage without an answer in them.
     pub(super) fillers: Vec<&'static str>,
@@ -52,7 +52,7 @@ pub(super) struct Words {
 /// What an act is done to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Thing {
+pub(super) enum ThingKind {
     Object,
     Food,
     Place,
@@ -61,7 +61,7 @@ pub(super) enum Thing {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Act {
-    pub(super) thing: Thing,
+    pub(super) thing: ThingKind,
     pub(super) base: &'static str,
     pub(super) past: &'static str,
     /// The past participle.
@@ -81,14 +81,14 @@ pub(super) const STEPS: usize = 5;
 /// Who did what to whom, and why: `{x}` and `{y}`; then a reason that fits only the first, and one that fits only the
 /// second.
 #[derive(Debug, Deserialize)]
-pub(super) struct Schema {
+pub(super) struct PronounSchema {
     pub(super) people: bool,
     pub(super) event: &'static str,
     pub(super) first: &'static str,
     pub(super) second: &'static str,
 }
 
-impl Schema {
+impl PronounSchema {
     /// What goes before the blank: a link and perhaps an article.
     pub(super) fn link(&self) -> &'static str {
         if self.people { "because " } else { "because the " }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 
 /// What a header says of its vocabulary.
-struct Vocabulary<'a> {
+struct GgufVocabulary<'a> {
     file: &'a Gguf,
     tokens: Vec<&'a str>,
     kinds: Vec<u32>,
@@ -34,7 +34,7 @@ pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
         Some(_) => return Err(lacks(key, &format!("{} kinds of tokens", tokens.len()))),
         None => vec![NORMAL; tokens.len()],
     };
-    let vocabulary = Vocabulary { file, tokens, kinds };
+    let vocabulary = GgufVocabulary { file, tokens, kinds };
     let (key, pre) = ("tokenizer.ggml.model", "tokenizer.ggml.pre");
     match file.text(key)? {
         Some("gpt2") => {
@@ -56,7 +56,7 @@ pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
     }
 }
 
-impl Vocabulary<'_> {
+impl GgufVocabulary<'_> {
     /// Merges over bytes, as GPT-2's.
     fn byte_level(&self, splitter: &Splitter, merges: &[&str]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(splitter.bos);

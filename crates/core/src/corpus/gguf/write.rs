@@ -33,7 +33,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
     if let Some(key) = keys.iter().find(|key| !unset(key)) {
         return Err(refused(&format!("model.{key}"), "null", &model[*key]));
     }
-    let vocabulary = Vocabulary::of(tokenizer, rows)?;
+    let vocabulary = TokenTable::of(tokenizer, rows)?;
     let text = |text: &str| Entry::String(text.to_owned());
     let mut notes = Vec::new();
     let mut entries = Vec::new();
@@ -93,12 +93,12 @@ fn refused(key: &str, expected: &str, found: &Value) -> Error {
 }
 
 /// Tokens by their ids.
-struct Vocabulary {
+struct TokenTable {
     tokens: Vec<String>,
     kinds: Vec<u32>,
 }
 
-impl Vocabulary {
+impl TokenTable {
     fn of(tokenizer: &Value, rows: usize) -> Result<Self> {
         let model = &tokenizer["model"];
         let mut by_id: BTreeMap<usize, (&str, u32)> = BTreeMap::new();

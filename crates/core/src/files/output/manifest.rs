@@ -126,13 +126,7 @@ impl Manifest {
             return Standing::Link;
         }
         match self.files.get(name) {
-            _ if name == Self::FILE => {
-                if self.kind.is_some() {
-                    Standing::Ours
-                } else {
-                    Standing::Foreign
-                }
-            }
+            _ if name == Self::FILE && self.kind.is_some() => Standing::Ours,
             None => Standing::Foreign,
             Some(_) if !data.is_file() => Standing::Changed,
             Some(hashes) => match seen.hash(&path, &data) {

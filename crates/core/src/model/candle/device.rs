@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::model::tensor_name::{EMBEDDING, HEAD};
 use crate::model::weights::Weights;
+use crate::named::named;
 
 /// A GPU, as its driver tells of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -156,17 +157,9 @@ pub enum FloatType {
     F16,
 }
 
+named!(FloatType: F32 = "f32", Bf16 = "bf16", F16 = "f16");
+
 impl FloatType {
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-        }
-    }
-
     /// Bytes of a number.
     pub(crate) fn bytes(self) -> u64 {
         self.tensors().size_in_bytes() as u64
@@ -196,15 +189,6 @@ impl FloatType {
             Some(Dtype::BF16) => Self::Bf16,
             _ => Self::F32,
         }
-    }
-}
-
-impl FromStr for FloatType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|of| of.name() == text);
-        known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 

@@ -26,9 +26,8 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     }
     let norm = |x: &mut [f32], weight: &[f32]| {
         x.par_chunks_mut(ROWS * weight.len().max(1)).for_each(|rows| {
-            simd::widest(
-                #[inline(always)]
-                || rows.chunks_exact_mut(weight.len()).for_each(|row| simd::rms_norm_in_place(row, weight, eps)),
+            simd::in_widest!(
+                rows.chunks_exact_mut(weight.len()).for_each(|row| simd::rms_norm_in_place(row, weight, eps))
             );
         });
     };
@@ -62,20 +61,17 @@ pub(super) fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tens
     let weigh = |scores: &mut [f32], mask: &[f32]| {
         // As many rows as the mask has, so that a task knows its place there.
         scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {
-            simd::widest(
-                #[inline(always)]
-                || {
-                    for (row, mask) in block.chunks_exact_mut(keys).zip(mask.chunks_exact(keys)) {
-                        row.iter_mut().for_each(|score| *score *= scale);
-                        if let Some(cap) = of.cap {
-                            simd::soft_cap(row, cap);
-                        }
-                        simd::add(row, mask);
-                        let part = 1.0 / simd::numerators(row);
-                        row.iter_mut().for_each(|weight| *weight *= part);
+            simd::in_widest!({
+                for (row, mask) in block.chunks_exact_mut(keys).zip(mask.chunks_exact(keys)) {
+                    row.iter_mut().for_each(|score| *score *= scale);
+                    if let Some(cap) = of.cap {
+                        simd::soft_cap(row, cap);
                     }
-                },
-            );
+                    simd::add(row, mask);
+                    let part = 1.0 / simd::numerators(row);
+                    row.iter_mut().for_each(|weight| *weight *= part);
+                }
+            });
         });
     };
     in_place(&scores.contiguous()?, &mask.contiguous()?, weigh)
@@ -89,10 +85,7 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let multiply = |gate: &mut [f32], up: &[f32]| {
         let tasks = gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14));
         tasks.for_each(|(gate, up)| {
-            simd::widest(
-                #[inline(always)]
-                || simd::silu_mul(gate, up),
-            );
+            simd::in_widest!(simd::silu_mul(gate, up));
         });
     };
     in_place(&gate.contiguous()?, &up.contiguous()?, multiply)
@@ -145,17 +138,14 @@ impl CustomOp3 for Rotate {
         let (wide, half) = (heads * head_dim, head_dim / 2);
         let tasks = out.par_chunks_mut(ROWS * wide).zip(x.par_chunks(ROWS * wide));
         tasks.zip(cos.par_chunks(ROWS * half).zip(sin.par_chunks(ROWS * half))).for_each(|((out, x), (cos, sin))| {
-            simd::widest(
-                #[inline(always)]
-                || {
-                    let rows = out.chunks_exact_mut(wide).zip(x.chunks_exact(wide));
-                    for ((out, x), (cos, sin)) in rows.zip(cos.chunks_exact(half).zip(sin.chunks_exact(half))) {
-                        for (out, x) in out.chunks_exact_mut(head_dim).zip(x.chunks_exact(head_dim)) {
-                            simd::rotate(x, cos, sin, 1.0, out);
-                        }
+            simd::in_widest!({
+                let rows = out.chunks_exact_mut(wide).zip(x.chunks_exact(wide));
+                for ((out, x), (cos, sin)) in rows.zip(cos.chunks_exact(half).zip(sin.chunks_exact(half))) {
+                    for (out, x) in out.chunks_exact_mut(head_dim).zip(x.chunks_exact(head_dim)) {
+                        simd::rotate(x, cos, sin, 1.0, out);
                     }
-                },
-            );
+                }
+            });
         });
         Ok((CpuStorage::F32(out), of_x.shape().clone()))
     }

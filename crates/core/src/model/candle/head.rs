@@ -92,14 +92,11 @@ fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, V
 /// The same in this machine's memory, in one pass.
 fn scored_here(logits: &[f32], vocab: usize, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let of_row_of = |row: &[f32]| {
-        simd::widest(
-            #[inline(always)]
-            || {
-                let greatest = simd::max(row);
-                let likeliest = row.iter().position(|&logit| logit == greatest).map_or(f32::MAX, |token| token as f32);
-                (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
-            },
-        )
+        simd::in_widest!({
+            let greatest = simd::max(row);
+            let likeliest = row.iter().position(|&logit| logit == greatest).map_or(f32::MAX, |token| token as f32);
+            (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
+        })
     };
     let (denominators, likeliest): (Vec<f32>, Vec<f32>) = logits.par_chunks(vocab).map(of_row_of).unzip();
     let of_target = of_row.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));

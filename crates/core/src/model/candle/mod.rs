@@ -24,5 +24,5 @@ pub use engine::{CandleEngine, Placement};
 pub use half::{End, Turned};
 pub(crate) use memory::is_out_of_memory;
 pub use own::CandlesOwn;
-pub(super) use parts::{BranchPlace, weight_bytes};
 pub use parts::{GatedTensors, LayerTensors, MlpTensors};
+pub(super) use parts::{WeightSource, weight_bytes};

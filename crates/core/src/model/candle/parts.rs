@@ -63,13 +63,13 @@ pub struct GatedTensors {
 /// The layers in order, the head, and the embedding where it is not the head.
 pub(super) struct Parts {
     cache: Cache<TensorPart>,
-    place: Arc<BranchPlace>,
+    place: Arc<WeightSource>,
     /// Whether everything fits at once.
     keeps_all: bool,
 }
 
 /// Where the weights come from and where they go.
-pub(in crate::model) struct BranchPlace {
+pub(in crate::model) struct WeightSource {
     pub(in crate::model) config: Config,
     pub(in crate::model) weights: Weights,
     pub(in crate::model) device: Device,
@@ -101,7 +101,7 @@ impl Parts {
         dtype: FloatType,
         budget: u64,
     ) -> Result<Self> {
-        let place = Arc::new(BranchPlace { config: config.clone(), weights, device: device.clone(), dtype });
+        let place = Arc::new(WeightSource { config: config.clone(), weights, device: device.clone(), dtype });
         let own = Arc::clone(&place);
         let cache = Cache::new(sizes(config, dtype), budget, move |part| own.part(part))?;
         Ok(Self { cache, place, keeps_all: weight_bytes(config, dtype) <= budget })
@@ -141,7 +141,7 @@ impl Parts {
 
     /// The embeddings of tokens that are there, `[tokens, C]`.
     pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
-        let BranchPlace { config, weights, device, dtype } = &*self.place;
+        let WeightSource { config, weights, device, dtype } = &*self.place;
         if self.keeps_all {
             let table = self.table(config.layers + usize::from(!config.tied_embeddings))?;
             let rows = table.index_select(&Tensor::new(ids, device)?, 0)?;
@@ -166,7 +166,7 @@ impl Parts {
     }
 }
 
-impl BranchPlace {
+impl WeightSource {
     fn part(&self, index: usize) -> Result<TensorPart> {
         let layers = self.config.layers;
         if index < layers {

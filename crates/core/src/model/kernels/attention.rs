@@ -92,24 +92,21 @@ pub(crate) fn attention(
                 queries,
                 keys(start, own).t(),
             );
-            simd::widest(
-                #[inline(always)]
-                || {
-                    for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
-                        let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
-                        if let Some(cap) = heads.cap {
-                            simd::soft_cap(visible, cap);
-                        }
-                        // What of the prefix is too far away; and the block's segments before the query's own, and what
-                        // is too far away in it.
-                        let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
-                        unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
-                        *sum = simd::numerators(visible);
-                        unseen.into_iter().for_each(|keys| visible[keys].fill(0.0));
-                        masked.fill(0.0);
+            simd::in_widest!({
+                for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
+                    let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
+                    if let Some(cap) = heads.cap {
+                        simd::soft_cap(visible, cap);
                     }
-                },
-            );
+                    // What of the prefix is too far away; and the block's segments before the query's own, and what
+                    // is too far away in it.
+                    let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
+                    unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
+                    *sum = simd::numerators(visible);
+                    unseen.into_iter().for_each(|keys| visible[keys].fill(0.0));
+                    masked.fill(0.0);
+                }
+            });
             // [rows, D]
             let mut into = Update::Replace;
             if before > 0 {
@@ -127,15 +124,12 @@ pub(crate) fn attention(
                 MatrixView::strided(&scores[before..], rows, own, seen),
                 values(start, own),
             );
-            simd::widest(
-                #[inline(always)]
-                || {
-                    for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
-                        let scale = 1.0 / sum;
-                        row[head * head_dim..(head + 1) * head_dim].iter_mut().for_each(|x| *x *= scale);
-                    }
-                },
-            );
+            simd::in_widest!({
+                for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
+                    let scale = 1.0 / sum;
+                    row[head * head_dim..(head + 1) * head_dim].iter_mut().for_each(|x| *x *= scale);
+                }
+            });
         }
     });
     out
@@ -206,32 +200,28 @@ pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table:
     let step = block_rows(tokens, 64, 256);
     out.par_chunks_mut(step * width).enumerate().for_each(|(task, out)| {
         let mut normed = scratch(q_width.max(k_width));
-        simd::widest(
-            #[inline(always)]
-            || {
-                for (row, out) in out.chunks_exact_mut(width).enumerate() {
-                    let row = task * step + row;
-                    let (cos, sin) = table.at(positions[row]);
-                    let source = &qkv[row * stride..row * stride + width];
-                    let (q, k) = source.split_at(q_width);
-                    let (q_out, k_out) = out.split_at_mut(q_width);
-                    for (x, out, norm, scale) in [(q, q_out, heads.query_norm, scale), (k, k_out, heads.key_norm, 1.0)]
-                    {
-                        let x = norm.map_or(x, |norm| {
-                            let normed = &mut normed[..x.len()];
-                            let group = norm.weight.len();
-                            for (x, out) in x.chunks_exact(group).zip(normed.chunks_exact_mut(group)) {
-                                simd::rms_norm(x, norm.weight, norm.eps, out);
-                            }
-                            &*normed
-                        });
-                        for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                            simd::rotate(x, cos, sin, scale, out);
+        simd::in_widest!({
+            for (row, out) in out.chunks_exact_mut(width).enumerate() {
+                let row = task * step + row;
+                let (cos, sin) = table.at(positions[row]);
+                let source = &qkv[row * stride..row * stride + width];
+                let (q, k) = source.split_at(q_width);
+                let (q_out, k_out) = out.split_at_mut(q_width);
+                for (x, out, norm, scale) in [(q, q_out, heads.query_norm, scale), (k, k_out, heads.key_norm, 1.0)] {
+                    let x = norm.map_or(x, |norm| {
+                        let normed = &mut normed[..x.len()];
+                        let group = norm.weight.len();
+                        for (x, out) in x.chunks_exact(group).zip(normed.chunks_exact_mut(group)) {
+                            simd::rms_norm(x, norm.weight, norm.eps, out);
                         }
+                        &*normed
+                    });
+                    for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
+                        simd::rotate(x, cos, sin, scale, out);
                     }
                 }
-            },
-        );
+            }
+        });
     });
     out
 }

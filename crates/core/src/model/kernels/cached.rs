@@ -77,31 +77,28 @@ fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize
         before += tokens;
         (first.max(start)..end.min(before)).map(move |token| (block, (token - start) * width + channel))
     });
-    simd::widest(
-        #[inline(always)]
-        || {
-            for (at, (block, start)) in visible.clone().enumerate() {
-                let key = &block.keys[start..][..head_dim];
-                for (query, scores) in queries.chunks_exact(head_dim).zip(scores.chunks_exact_mut(count)) {
-                    scores[at] = simd::dot(query, key);
-                }
+    simd::in_widest!({
+        for (at, (block, start)) in visible.clone().enumerate() {
+            let key = &block.keys[start..][..head_dim];
+            for (query, scores) in queries.chunks_exact(head_dim).zip(scores.chunks_exact_mut(count)) {
+                scores[at] = simd::dot(query, key);
             }
-            out.fill(0.0);
-            if let Some(cap) = heads.cap {
-                simd::soft_cap(&mut scores, cap);
+        }
+        out.fill(0.0);
+        if let Some(cap) = heads.cap {
+            simd::soft_cap(&mut scores, cap);
+        }
+        let sums = scores.chunks_exact_mut(count).map(simd::numerators).collect::<Vec<_>>();
+        for (at, (block, start)) in visible.enumerate() {
+            let value = &block.values[start..][..head_dim];
+            for (out, scores) in out.chunks_exact_mut(head_dim).zip(scores.chunks_exact(count)) {
+                let weight = scores[at];
+                out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
             }
-            let sums = scores.chunks_exact_mut(count).map(simd::numerators).collect::<Vec<_>>();
-            for (at, (block, start)) in visible.enumerate() {
-                let value = &block.values[start..][..head_dim];
-                for (out, scores) in out.chunks_exact_mut(head_dim).zip(scores.chunks_exact(count)) {
-                    let weight = scores[at];
-                    out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
-                }
-            }
-            for (out, sum) in out.chunks_exact_mut(head_dim).zip(&sums) {
-                let scale = 1.0 / *sum;
-                out.iter_mut().for_each(|x| *x *= scale);
-            }
-        },
-    );
+        }
+        for (out, sum) in out.chunks_exact_mut(head_dim).zip(&sums) {
+            let scale = 1.0 / *sum;
+            out.iter_mut().for_each(|x| *x *= scale);
+        }
+    });
 }

@@ -73,21 +73,18 @@ fn score<K: Kind>(
         profile::stop(started, 1);
         cap(logits, ends.cap);
         for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
-            simd::widest(
-                #[inline(always)]
-                || {
-                    let of_tile = simd::max(logits);
-                    let top = if of_tile > greatest[i] { of_tile } else { greatest[i] };
-                    if of_tile > greatest[i] {
-                        // Seldom: the greatest logit moves on in few tiles.
-                        likeliest[i] = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
-                    }
-                    // Nothing is carried into the first tile.
-                    let carried = if first == 0 { 0.0 } else { sums[i] * simd::exp(greatest[i] - top) };
-                    sums[i] = carried + simd::sum_exp(logits, top);
-                    greatest[i] = top;
-                },
-            );
+            simd::in_widest!({
+                let of_tile = simd::max(logits);
+                let top = if of_tile > greatest[i] { of_tile } else { greatest[i] };
+                if of_tile > greatest[i] {
+                    // Seldom: the greatest logit moves on in few tiles.
+                    likeliest[i] = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
+                }
+                // Nothing is carried into the first tile.
+                let carried = if first == 0 { 0.0 } else { sums[i] * simd::exp(greatest[i] - top) };
+                sums[i] = carried + simd::sum_exp(logits, top);
+                greatest[i] = top;
+            });
             for (target, value) in rows[i].iter().zip(&mut picked[i]) {
                 if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|at| logits.get(at)) {
                     *value = logit;
@@ -128,21 +125,15 @@ pub(crate) fn logits<K: Kind>(
 
 fn cap(logits: &mut [f32], cap: Option<f32>) {
     let Some(cap) = cap else { return };
-    simd::widest(
-        #[inline(always)]
-        || simd::soft_cap(logits, cap),
-    );
+    simd::in_widest!(simd::soft_cap(logits, cap));
 }
 
 fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Item = usize>, out: &mut [f32]) {
-    simd::widest(
-        #[inline(always)]
-        || {
-            for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
-                simd::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
-            }
-        },
-    );
+    simd::in_widest!({
+        for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
+            simd::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
+        }
+    });
 }
 
 #[cfg(test)]

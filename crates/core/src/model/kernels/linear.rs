@@ -140,18 +140,15 @@ pub(crate) fn mlp(
         let mut hidden = scratch(block * 2 * width);
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
         of.gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
-        simd::widest(
-            #[inline(always)]
-            || {
-                for row in hidden.chunks_exact_mut(2 * width) {
-                    let (gate, up) = row.split_at_mut(width);
-                    match of.activation {
-                        Activation::Silu => simd::silu_mul(gate, up),
-                        Activation::Gelu => simd::gelu_mul(gate, up),
-                    }
+        simd::in_widest!({
+            for row in hidden.chunks_exact_mut(2 * width) {
+                let (gate, up) = row.split_at_mut(width);
+                match of.activation {
+                    Activation::Silu => simd::silu_mul(gate, up),
+                    Activation::Gelu => simd::gelu_mul(gate, up),
                 }
-            },
-        );
+            }
+        });
         // The activations stand in the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
@@ -166,16 +163,13 @@ pub(crate) fn mlp(
 /// `x [rows, C]`, `diagonal [C]`.
 pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
     let mut out = x.to_vec();
-    simd::widest(
-        #[inline(always)]
-        || {
-            for row in out.chunks_exact_mut(diagonal.len()) {
-                for (v, d) in row.iter_mut().zip(diagonal) {
-                    *v *= d;
-                }
+    simd::in_widest!({
+        for row in out.chunks_exact_mut(diagonal.len()) {
+            for (v, d) in row.iter_mut().zip(diagonal) {
+                *v *= d;
             }
-        },
-    );
+        }
+    });
     out
 }
 
@@ -184,14 +178,11 @@ pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
 /// # Shapes
 /// `x [rows, C]`.
 pub(crate) fn norm(x: &mut [f32], norm: Norm<'_>) {
-    simd::widest(
-        #[inline(always)]
-        || {
-            for row in x.chunks_exact_mut(norm.weight.len()) {
-                simd::rms_norm_in_place(row, norm.weight, norm.eps);
-            }
-        },
-    );
+    simd::in_widest!({
+        for row in x.chunks_exact_mut(norm.weight.len()) {
+            simd::rms_norm_in_place(row, norm.weight, norm.eps);
+        }
+    });
 }
 
 /// Some rows of `x [rows, C]`, one after the other.
@@ -203,23 +194,17 @@ pub(crate) fn gather(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
 
 /// Adds rows, each times its factor, to some rows of `out [rows, C]`.
 pub(crate) fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], values: &[f32]) {
-    simd::widest(
-        #[inline(always)]
-        || {
-            for ((&row, factor), values) in rows.iter().zip(factors).zip(values.chunks_exact(channels)) {
-                let out = &mut out[row as usize * channels..][..channels];
-                out.iter_mut().zip(values).for_each(|(out, value)| *out += factor * value);
-            }
-        },
-    );
+    simd::in_widest!({
+        for ((&row, factor), values) in rows.iter().zip(factors).zip(values.chunks_exact(channels)) {
+            let out = &mut out[row as usize * channels..][..channels];
+            out.iter_mut().zip(values).for_each(|(out, value)| *out += factor * value);
+        }
+    });
 }
 
 /// `x ← x + y`
 pub(crate) fn add(x: &mut [f32], y: &[f32]) {
-    simd::widest(
-        #[inline(always)]
-        || simd::add(x, y),
-    );
+    simd::in_widest!(simd::add(x, y));
 }
 
 /// The product adds straight to a copy of the residual stream, unless a norm of the product stands between.
@@ -252,14 +237,11 @@ fn each_block(
 fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = scratch(x.len());
     let width = norm.weight.len();
-    simd::widest(
-        #[inline(always)]
-        || {
-            for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-                simd::rms_norm(x, norm.weight, norm.eps, out);
-            }
-        },
-    );
+    simd::in_widest!({
+        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+            simd::rms_norm(x, norm.weight, norm.eps, out);
+        }
+    });
     out
 }
 
@@ -275,15 +257,12 @@ fn write(
     let into = if after.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
     of.product(x, few, into, out);
     let Some(norm) = after else { return };
-    simd::widest(
-        #[inline(always)]
-        || {
-            for row in out.chunks_exact_mut(norm.weight.len()) {
-                simd::rms_norm_in_place(row, norm.weight, norm.eps);
-            }
-            if let Some(residual) = residual {
-                simd::add(out, residual);
-            }
-        },
-    );
+    simd::in_widest!({
+        for row in out.chunks_exact_mut(norm.weight.len()) {
+            simd::rms_norm_in_place(row, norm.weight, norm.eps);
+        }
+        if let Some(residual) = residual {
+            simd::add(out, residual);
+        }
+    });
 }

@@ -40,24 +40,21 @@ impl Laid {
         for (row, key) in keys.into_iter().enumerate() {
             Bf16::lay(key, row % LANES, &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES]);
         }
-        simd::widest(
-            #[inline(always)]
-            || {
-                for (at, two) in values.chunks(2).enumerate() {
-                    for (panel, first) in (0..head_dim).step_by(LANES).enumerate() {
-                        let columns = first..head_dim.min(first + LANES);
-                        let line = &mut laid.values[(panel * panels * LANES / 2 + at) * LANES..][..columns.len()];
-                        match two {
-                            [one, other] => {
-                                let both = one[columns.clone()].iter().zip(&other[columns]);
-                                line.iter_mut().zip(both).for_each(|(word, (&a, &b))| *word = pair(a, b));
-                            }
-                            _ => line.iter_mut().zip(&two[0][columns]).for_each(|(word, &a)| *word = pair(a, 0.0)),
+        simd::in_widest!({
+            for (at, two) in values.chunks(2).enumerate() {
+                for (panel, first) in (0..head_dim).step_by(LANES).enumerate() {
+                    let columns = first..head_dim.min(first + LANES);
+                    let line = &mut laid.values[(panel * panels * LANES / 2 + at) * LANES..][..columns.len()];
+                    match two {
+                        [one, other] => {
+                            let both = one[columns.clone()].iter().zip(&other[columns]);
+                            line.iter_mut().zip(both).for_each(|(word, (&a, &b))| *word = pair(a, b));
                         }
+                        _ => line.iter_mut().zip(&two[0][columns]).for_each(|(word, &a)| *word = pair(a, 0.0)),
                     }
                 }
-            },
-        );
+            }
+        });
         laid
     }
 }
@@ -120,14 +117,11 @@ impl Seen<'_> {
         for rows in self.tiles() {
             let width = self.width(rows.end - 1);
             words.clear();
-            simd::widest(
-                #[inline(always)]
-                || {
-                    for row in rows.clone() {
-                        push_pairs(&scores[row * stride + self.column..][..width], words);
-                    }
-                },
-            );
+            simd::in_widest!({
+                for row in rows.clone() {
+                    push_pairs(&scores[row * stride + self.column..][..width], words);
+                }
+            });
             for panel in 0..wide / LANES {
                 let first = panel * lines + self.from * LANES / 2;
                 let panel_words = &values[first * LANES..(first + width / 2) * LANES];
@@ -193,42 +187,36 @@ pub(crate) fn paired_attention(
         for head in 0..heads.queries {
             let kv = head * heads.keys / heads.queries;
             queries.clear();
-            simd::widest(
-                #[inline(always)]
-                || {
-                    for row in first..first + rows {
-                        push_pairs(&rotated[row * rotated_stride + head * head_dim..][..head_dim], &mut queries);
-                    }
-                },
-            );
+            simd::in_widest!({
+                for row in first..first + rows {
+                    push_pairs(&rotated[row * rotated_stride + head * head_dim..][..head_dim], &mut queries);
+                }
+            });
             let started = profile::start();
             seen.iter().for_each(|of| of.score(kv, &queries, depth, (&mut scores, stride)));
             profile::stop(started, 1);
             for of in seen.iter().filter(|of| of.more > 0) {
-                simd::widest(
-                    #[inline(always)]
-                    || {
-                        for row in of.rows.clone() {
-                            let scores = &mut scores[row * stride..(row + 1) * stride];
-                            let end = of.column + of.end(row) - of.from * LANES;
-                            let (visible, masked) = scores.split_at_mut(end);
-                            if let Some(cap) = heads.cap {
-                                simd::soft_cap(visible, cap);
-                            }
-                            if let Some(prefix) = seen.first().filter(|_| column > 0) {
-                                let [start, end] =
-                                    [starts[row].prefix, prefix.end(row)].map(|key| key - prefix.from * LANES);
-                                visible[..start].fill(f32::NEG_INFINITY);
-                                visible[end..column].fill(f32::NEG_INFINITY);
-                            }
-                            let count = first + row + 1 - starts[row].own; // keys of its own segment
-                            let own = of.end(row) - count - of.from * LANES;
-                            visible[column..column + own].fill(f32::NEG_INFINITY);
-                            parts[row] = simd::numerators(visible);
-                            masked.fill(0.0);
+                simd::in_widest!({
+                    for row in of.rows.clone() {
+                        let scores = &mut scores[row * stride..(row + 1) * stride];
+                        let end = of.column + of.end(row) - of.from * LANES;
+                        let (visible, masked) = scores.split_at_mut(end);
+                        if let Some(cap) = heads.cap {
+                            simd::soft_cap(visible, cap);
                         }
-                    },
-                );
+                        if let Some(prefix) = seen.first().filter(|_| column > 0) {
+                            let [start, end] =
+                                [starts[row].prefix, prefix.end(row)].map(|key| key - prefix.from * LANES);
+                            visible[..start].fill(f32::NEG_INFINITY);
+                            visible[end..column].fill(f32::NEG_INFINITY);
+                        }
+                        let count = first + row + 1 - starts[row].own; // keys of its own segment
+                        let own = of.end(row) - count - of.from * LANES;
+                        visible[column..column + own].fill(f32::NEG_INFINITY);
+                        parts[row] = simd::numerators(visible);
+                        masked.fill(0.0);
+                    }
+                });
             }
             let started = profile::start();
             for (at, of) in seen.iter().enumerate() {

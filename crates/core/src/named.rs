@@ -1,0 +1,28 @@
+//! Enums whose values files and commands call by name.
+
+/// Gives an enum all its values, each a name, and a way back from that.
+macro_rules! named {
+    ($type:ident: $($value:ident = $name:literal),+) => {
+        impl $type {
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
+
+            /// What files and commands call it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name),+
+                }
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> std::result::Result<Self, String> {
+                let known = Self::ALL.into_iter().find(|of| of.name() == text);
+                known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
+            }
+        }
+    };
+}
+
+pub(crate) use named;
