@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::paired::paired_attention;
 use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
@@ -36,21 +35,18 @@ pub(crate) struct Heads<'a> {
     pub(crate) products: Products,
 }
 
-/// Attention of all segments; `turned` is the row of the table for each row of the batch.
+/// Attention of all segments, in f32; `turned` is the row of the table for each row of the batch.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side); result `[tokens, H·D]`.
 ///
 /// A norm weight of length `D` norms each head by itself, one of the projection's full width all heads together.
-pub(crate) fn attention(
+pub(super) fn plain_attention(
     qkv: &[f32],
     heads: &Heads<'_>,
     batch: &Batch,
     (table, turned): (&RotaryTable, &[usize]),
 ) -> Scratch {
-    if heads.products == Products::Bf16 {
-        return paired_attention(qkv, heads, batch, (table, turned));
-    }
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
@@ -228,6 +224,7 @@ pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table:
 
 #[cfg(test)]
 mod tests {
+    use super::super::attention;
     use super::*;
     use crate::model::config::Rope;
     use crate::model::rope::Rotary;

@@ -131,11 +131,11 @@ impl Seen<'_> {
     }
 }
 
-/// As [`super::attention`], with both products in bf16.
+/// Attention of all segments, with both products in bf16; `turned` is the row of the table for each row of the batch.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
-pub(crate) fn paired_attention(
+pub(super) fn paired_attention(
     qkv: &[f32],
     heads: &Heads<'_>,
     batch: &Batch,
