@@ -45,7 +45,11 @@ trait Seen {
 impl Seen for Batch {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, turned) = rotary.rows(self);
-        Ok(kernels::attention(qkv, heads, self, (&table, &turned)))
+        let attention = match heads.products {
+            Products::F32 => kernels::plain_attention,
+            Products::Bf16 => kernels::paired_attention,
+        };
+        Ok(attention(qkv, heads, self, (&table, &turned)))
     }
 }
 

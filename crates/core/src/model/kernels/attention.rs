@@ -41,7 +41,7 @@ pub(crate) struct Heads<'a> {
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side); result `[tokens, H·D]`.
 ///
 /// A norm weight of length `D` norms each head by itself, one of the projection's full width all heads together.
-pub(super) fn plain_attention(
+pub(crate) fn plain_attention(
     qkv: &[f32],
     heads: &Heads<'_>,
     batch: &Batch,
@@ -224,7 +224,7 @@ pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table:
 
 #[cfg(test)]
 mod tests {
-    use super::super::attention;
+    use super::super::paired::paired_attention;
     use super::*;
     use crate::model::config::Rope;
     use crate::model::rope::Rotary;
@@ -304,6 +304,10 @@ mod tests {
         let (query_norm, key_norm) = (None, None);
         let heads =
             Heads { queries: h, keys: k, head_dim: d, query_norm, key_norm, window, scale, cap: None, products };
+        let attention = match products {
+            Products::F32 => plain_attention,
+            Products::Bf16 => paired_attention,
+        };
         let ours = attention(&qkv, &heads, &batch, (&table, &batch.positions()));
         (ours.to_vec(), by_definition(&qkv, [h, k, d], window, &batch, &table))
     }

@@ -11,33 +11,19 @@ mod linear;
 mod paired;
 mod scratch;
 
-pub(super) use attention::{Heads, rotate};
+pub(super) use attention::{Heads, plain_attention, rotate};
 pub(super) use cached::{KeyValues, SeenRun, attention_over, keep};
 pub(super) use head::{Ends, logits, predictions};
 pub(super) use linear::MOST_ROWS as BLOCK_ROWS;
 pub(super) use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, norm, project, scatter};
+pub(super) use paired::paired_attention;
 pub(super) use scratch::Scratch;
-
-use super::batch::Batch;
-use super::matrix::Products;
-use super::rope::RotaryTable;
 
 /// A root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]
 pub(super) struct Norm<'a> {
     pub(super) weight: &'a [f32],
     pub(super) eps: f32,
-}
-
-/// Causal attention within segments and what they continue.
-///
-/// # Shapes
-/// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), a row of the table for each; result `[tokens, H·D]`.
-pub(super) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, turned: (&RotaryTable, &[usize])) -> Scratch {
-    match heads.products {
-        Products::F32 => attention::plain_attention(qkv, heads, batch, turned),
-        Products::Bf16 => paired::paired_attention(qkv, heads, batch, turned),
-    }
 }
 
 /// Rows that one task works on: enough tasks for all threads, blocks small enough for the cache, and of `least` rows, as

@@ -135,7 +135,7 @@ impl Seen<'_> {
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
-pub(super) fn paired_attention(
+pub(crate) fn paired_attention(
     qkv: &[f32],
     heads: &Heads<'_>,
     batch: &Batch,
