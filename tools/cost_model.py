@@ -1,8 +1,8 @@
 """The cost model against the clock: what each job of a run was told to cost, beside the time that it took.
 
-    tools/cost_model.py                      # `reproduce all` from an empty store
-    tools/cost_model.py table4 figure1       # some artifacts
-    tools/cost_model.py --events FILE        # a run whose events are there
+    python3 tools/cost_model.py                      # `reproduce all` from an empty store
+    python3 tools/cost_model.py table4 figure1       # some artifacts
+    python3 tools/cost_model.py --events FILE        # a run whose events are there
 
 A job's prediction is its floating-point operations over the rate that its own kind of work had in the whole run, as progress
 shows it. Jobs below --least seconds are summed and not judged.

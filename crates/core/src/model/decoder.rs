@@ -45,11 +45,12 @@ trait Seen {
 impl Seen for Batch {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, turned) = rotary.rows(self);
+        let rotated = kernels::rotate(qkv, heads, &turned, &table);
         let attention = match heads.products {
             Products::F32 => kernels::plain_attention,
             Products::Bf16 => kernels::paired_attention,
         };
-        Ok(attention(qkv, heads, self, (&table, &turned)))
+        Ok(attention(qkv, &rotated, heads, self))
     }
 }
 

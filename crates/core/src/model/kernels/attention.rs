@@ -35,22 +35,20 @@ pub(crate) struct Heads<'a> {
     pub(crate) products: Products,
 }
 
-/// Attention of all segments, in f32; `turned` is the row of the table for each row of the batch.
+impl Heads<'_> {
+    /// Numbers of a row's queries, and of its keys.
+    pub(super) fn widths(&self) -> (usize, usize) {
+        (self.queries * self.head_dim, self.keys * self.head_dim)
+    }
+}
+
+/// Attention of all segments, in f32.
 ///
 /// # Shapes
-/// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side); result `[tokens, H·D]`.
-///
-/// A norm weight of length `D` norms each head by itself, one of the projection's full width all heads together.
-pub(crate) fn plain_attention(
-    qkv: &[f32],
-    heads: &Heads<'_>,
-    batch: &Batch,
-    (table, turned): (&RotaryTable, &[usize]),
-) -> Scratch {
-    let head_dim = heads.head_dim;
-    let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
+/// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
+pub(crate) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, batch: &Batch) -> Scratch {
+    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
-    let rotated = rotate(qkv, heads, turned, table); // [tokens, (H + K)·D]
     let tokens = qkv.len() / stride;
     let mut out = scratch(tokens * q_width);
     query_blocks(&mut out, q_width, batch, heads.window).into_par_iter().for_each(|block| {
@@ -182,13 +180,13 @@ pub(super) fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Bat
     blocks
 }
 
-/// Norms and rotates queries and keys; queries are multiplied by what scores are as well.
+/// Norms and rotates queries and keys; queries are multiplied by what scores are as well. A norm weight of length `D` norms each
+/// head by itself, one of the projection's full width all heads together.
 ///
 /// # Shapes
-/// Result `[tokens, (H + K)·D]`.
+/// `qkv [tokens, (H + 2K)·D]`, `positions [tokens]`: rows of the table; result `[tokens, (H + K)·D]`.
 pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
-    let head_dim = heads.head_dim;
-    let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
+    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let (stride, width) = (q_width + 2 * k_width, q_width + k_width);
     let tokens = qkv.len() / stride;
     let scale = heads.scale;
@@ -290,36 +288,64 @@ mod tests {
         }
     }
 
-    fn both(segments: &[(usize, Option<usize>)], d: usize, products: Products, window: usize) -> (Vec<f32>, Vec<f32>) {
-        let (h, k) = (6, 2);
+    const HEADS: [usize; 2] = [6, 2];
+
+    fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
         let mut batch = Batch::default();
-        for &(length, parent) in segments {
-            batch.push(&vec![0; length], parent);
-        }
-        let size = batch.tokens() * (h + 2 * k) * d;
-        let qkv: Vec<f32> = (0..size).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect();
-        let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d);
-        let table = rotary.table(batch.longest());
-        let scale = 1.0 / (d as f32).sqrt();
+        segments.iter().for_each(|&(length, parent)| batch.push(&vec![0; length], parent));
+        batch
+    }
+
+    fn row_width(d: usize) -> usize {
+        (HEADS[0] + 2 * HEADS[1]) * d
+    }
+
+    /// So many rows of queries, keys and values.
+    fn rows(tokens: usize, d: usize) -> Vec<f32> {
+        (0..tokens * row_width(d)).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect()
+    }
+
+    fn table(batch: &Batch, d: usize) -> RotaryTable {
+        Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d).table(batch.longest())
+    }
+
+    fn ours(qkv: &[f32], batch: &Batch, d: usize, products: Products, window: usize) -> Vec<f32> {
+        let ([queries, keys], scale) = (HEADS, 1.0 / (d as f32).sqrt());
         let (query_norm, key_norm) = (None, None);
-        let heads =
-            Heads { queries: h, keys: k, head_dim: d, query_norm, key_norm, window, scale, cap: None, products };
+        let heads = Heads { queries, keys, head_dim: d, query_norm, key_norm, window, scale, cap: None, products };
+        let rotated = rotate(qkv, &heads, &batch.positions(), &table(batch, d));
         let attention = match products {
             Products::F32 => plain_attention,
             Products::Bf16 => paired_attention,
         };
-        let ours = attention(&qkv, &heads, &batch, (&table, &batch.positions()));
-        (ours.to_vec(), by_definition(&qkv, [h, k, d], window, &batch, &table))
+        attention(qkv, &rotated, &heads, batch).to_vec()
+    }
+
+    fn both(segments: &[(usize, Option<usize>)], d: usize, products: Products, window: usize) -> (Vec<f32>, Vec<f32>) {
+        let ([h, k], batch) = (HEADS, batch(segments));
+        let qkv = rows(batch.tokens(), d);
+        (ours(&qkv, &batch, d, products, window), by_definition(&qkv, [h, k, d], window, &batch, &table(&batch, d)))
     }
 
     #[test]
-    fn in_bf16_a_row_depends_on_its_own_segment_and_what_that_continues_alone() {
-        // The numbers that stand for queries, keys and values go on from segment to segment: the same batch longer.
-        let first = [(45, None), (7, Some(0)), (70, Some(0))];
-        let longer = [&first[..], &[(3, Some(0)), (33, None), (5, Some(4))]].concat();
+    fn in_bf16_a_row_is_the_same_to_the_bit_whatever_other_segments_stand_beside_it() {
+        // Odd lengths: what is paired along the keys must not begin with the batch, nor with an elder sibling.
+        let all = [(3, None), (45, None), (7, Some(1)), (70, Some(1)), (33, None), (5, Some(4))];
+        let (whole, d) = (batch(&all), 8);
+        let qkv = rows(whole.tokens(), d);
         for window in [usize::MAX, 64, 9] {
-            let [(alone, _), (beside, _)] = [&first[..], &longer].map(|of| both(of, 8, Products::Bf16, window));
-            assert!(alone == beside[..alone.len()], "window {window}");
+            let beside = ours(&qkv, &whole, d, Products::Bf16, window);
+            for (segment, &(length, parent)) in all.iter().enumerate() {
+                let chain: Vec<usize> = parent.into_iter().chain([segment]).collect();
+                let lengths: Vec<_> =
+                    chain.iter().enumerate().map(|(at, &of)| (all[of].0, at.checked_sub(1))).collect();
+                let of = |numbers: &[f32], width: usize| -> Vec<f32> {
+                    let rows = chain.iter().map(|&of| whole.segments[of].clone());
+                    rows.flat_map(|rows| numbers[rows.start * width..rows.end * width].to_vec()).collect()
+                };
+                let alone = ours(&of(&qkv, row_width(d)), &batch(&lengths), d, Products::Bf16, window);
+                assert!(alone == of(&beside, HEADS[0] * d), "segment {segment} of {length}, window {window}");
+            }
         }
     }
 
@@ -331,6 +357,7 @@ mod tests {
     #[test]
     fn branches_see_their_prefix_and_themselves() {
         compare(&[(1, None), (1, Some(0)), (1, Some(0))]);
+        compare(&[(2, None), (0, Some(0)), (3, Some(0)), (0, Some(0))]);
         // Branches across blocks of queries; a second tree directly after the first; a plain segment at the end.
         compare(&[
             (70, None),

@@ -34,7 +34,7 @@ pub(crate) struct SeenRun<'a> {
 
 /// Appends the keys and values of some rows to a block.
 pub(crate) fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'_>, rows: Range<usize>) {
-    let (q_width, k_width) = (heads.queries * heads.head_dim, heads.keys * heads.head_dim);
+    let (q_width, k_width) = heads.widths();
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
     for row in rows {
         block.keys.extend_from_slice(&rotated[row * rotated_stride + q_width..][..k_width]);
@@ -47,8 +47,7 @@ pub(crate) fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &
 /// # Shapes
 /// `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
 pub(crate) fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) -> Scratch {
-    let head_dim = heads.head_dim;
-    let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
+    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let rotated_stride = q_width + k_width;
     let tokens = rotated.len() / rotated_stride;
     let group = heads.queries / heads.keys * head_dim;

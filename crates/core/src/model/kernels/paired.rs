@@ -8,24 +8,23 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::attention::{Block, Heads, QUERY_ROWS, query_blocks, rotate};
+use super::attention::{Block, Heads, QUERY_ROWS, query_blocks};
 use super::scratch::{Scratch, scratch};
 use crate::linalg::bf16::{Bf16, pair, push_pairs, tile};
 use crate::linalg::gemm::profile;
 use crate::linalg::panels::{Kind, LANES, ROWS};
 use crate::linalg::simd;
 use crate::model::batch::Batch;
-use crate::model::rope::RotaryTable;
 
 /// Keys and values of one segment and one head of theirs.
-struct Laid {
+struct LaidSegment {
     /// `[keys / 32, D / 2, 32]`, a key a column.
     keys: Vec<u32>,
     /// `[D / 32, keys / 2, 32]`, a channel a column; keys are filled up to whole panels.
     values: Vec<u32>,
 }
 
-impl Laid {
+impl LaidSegment {
     /// # Shapes
     /// `keys` and `values` of the segment's first row on, `[rows, ..]`, their rows `strides` apart.
     fn new([keys, values]: [&[f32]; 2], strides: [usize; 2], rows: usize, head_dim: usize) -> Self {
@@ -34,23 +33,22 @@ impl Laid {
             keys: vec![0; panels * depth * LANES],
             values: vec![0; head_dim.div_ceil(LANES) * panels * LANES / 2 * LANES],
         };
-        let starts = [0, 1].map(|side| (0..rows).map(move |row| row * strides[side]));
-        let [keys, values] = [(keys, &starts[0]), (values, &starts[1])]
-            .map(|(all, starts)| starts.clone().map(|start| &all[start..start + head_dim]).collect::<Vec<_>>());
-        for (row, key) in keys.into_iter().enumerate() {
-            Bf16::lay(key, row % LANES, &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES]);
+        let key = |row: usize| &keys[row * strides[0]..][..head_dim];
+        let value = |row: usize| &values[row * strides[1]..][..head_dim];
+        for row in 0..rows {
+            Bf16::lay(key(row), row % LANES, &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES]);
         }
         simd::in_widest!({
-            for (at, two) in values.chunks(2).enumerate() {
+            for row in (0..rows).step_by(2) {
                 for (panel, first) in (0..head_dim).step_by(LANES).enumerate() {
                     let columns = first..head_dim.min(first + LANES);
-                    let line = &mut laid.values[(panel * panels * LANES / 2 + at) * LANES..][..columns.len()];
-                    match two {
-                        [one, other] => {
-                            let both = one[columns.clone()].iter().zip(&other[columns]);
-                            line.iter_mut().zip(both).for_each(|(word, (&a, &b))| *word = pair(a, b));
-                        }
-                        _ => line.iter_mut().zip(&two[0][columns]).for_each(|(word, &a)| *word = pair(a, 0.0)),
+                    let line = &mut laid.values[(panel * panels * LANES / 2 + row / 2) * LANES..][..columns.len()];
+                    let one = line.iter_mut().zip(&value(row)[columns.clone()]);
+                    if row + 1 < rows {
+                        let both = one.zip(&value(row + 1)[columns]);
+                        both.for_each(|((word, &a), &b)| *word = pair(a, b));
+                    } else {
+                        one.for_each(|(word, &a)| *word = pair(a, 0.0));
                     }
                 }
             }
@@ -60,13 +58,13 @@ impl Laid {
 }
 
 /// Keys of one segment, and the queries of a block that see some of them. Keys are counted from the segment's first.
-struct Seen<'a> {
+struct SeenKeys<'a> {
     /// Of each head of keys.
-    laid: &'a [Laid],
+    laid: &'a [LaidSegment],
     /// Of the block.
     rows: Range<usize>,
     /// Behind the last key that the first row sees.
-    end: usize,
+    first_end: usize,
     /// How many more each further row sees: none of a prefix, one of the own segment.
     more: usize,
     /// The first panel.
@@ -75,9 +73,9 @@ struct Seen<'a> {
     column: usize,
 }
 
-impl Seen<'_> {
+impl SeenKeys<'_> {
     fn end(&self, row: usize) -> usize {
-        self.end + self.more * (row - self.rows.start)
+        self.first_end + self.more * (row - self.rows.start)
     }
 
     /// Columns of the scores that some rows have, in whole panels.
@@ -131,27 +129,20 @@ impl Seen<'_> {
     }
 }
 
-/// Attention of all segments, with both products in bf16; `turned` is the row of the table for each row of the batch.
+/// Attention of all segments, with both products in bf16.
 ///
 /// # Shapes
-/// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
-pub(crate) fn paired_attention(
-    qkv: &[f32],
-    heads: &Heads<'_>,
-    batch: &Batch,
-    (table, turned): (&RotaryTable, &[usize]),
-) -> Scratch {
-    let head_dim = heads.head_dim;
-    let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
+/// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
+pub(crate) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, batch: &Batch) -> Scratch {
+    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
-    let rotated = &*rotate(qkv, heads, turned, table); // [tokens, (H + K)·D]
-    let laid: Vec<Laid> = (0..batch.segments.len() * heads.keys)
+    let laid: Vec<LaidSegment> = (0..batch.segments.len() * heads.keys)
         .into_par_iter()
         .map(|of| {
             let (rows, channel) = (batch.segments[of / heads.keys].clone(), of % heads.keys * head_dim);
             let keys = &rotated[rows.start * rotated_stride + q_width + channel..];
             let values = &qkv[rows.start * stride + q_width + k_width + channel..];
-            Laid::new([keys, values], [rotated_stride, stride], rows.len(), head_dim)
+            LaidSegment::new([keys, values], [rotated_stride, stride], rows.len(), head_dim)
         })
         .collect();
     let laid = |segment: usize| &laid[segment * heads.keys..(segment + 1) * heads.keys];
@@ -165,20 +156,19 @@ pub(crate) fn paired_attention(
         let mut seen = Vec::new();
         if let Some(parent) = batch.parents[segment] {
             let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
-            let end = batch.segments[parent].len();
+            let first_end = batch.segments[parent].len();
             // A prefix may be out of sight.
-            if from * LANES < end {
-                seen.push(Seen { laid: laid(parent), rows: 0..rows, end, more: 0, from, column: 0 });
+            if from * LANES < first_end {
+                seen.push(SeenKeys { laid: laid(parent), rows: 0..rows, first_end, more: 0, from, column: 0 });
             }
         }
         let column = seen.first().map_or(0, |prefix| prefix.width(0));
-        for (segment, of) in
-            batch.segments.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows)
-        {
+        let own = batch.segments.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows);
+        for (segment, of) in own.filter(|(_, of)| !of.is_empty()) {
             let rows = of.start.max(first) - first..of.end.min(first + rows) - first;
             let from = (starts[rows.start].own - of.start) / LANES;
-            let end = first + rows.start + 1 - of.start;
-            seen.push(Seen { laid: laid(segment), rows, end, more: 1, from, column });
+            let first_end = first + rows.start + 1 - of.start;
+            seen.push(SeenKeys { laid: laid(segment), rows, first_end, more: 1, from, column });
         }
         let stride = seen.iter().map(|of| of.column + of.width(of.rows.end - 1)).max().unwrap_or_default();
         let (mut scores, mut sums) = (scratch(rows * stride), scratch(rows * wide));
