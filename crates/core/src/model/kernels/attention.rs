@@ -222,6 +222,8 @@ pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table:
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::paired::paired_attention;
     use super::*;
     use crate::model::config::Rope;
@@ -292,7 +294,9 @@ mod tests {
 
     fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
         let mut batch = Batch::default();
-        segments.iter().for_each(|&(length, parent)| batch.push(&vec![0; length], parent));
+        for &(length, parent) in segments {
+            batch.push(&vec![0; length], parent);
+        }
         batch
     }
 
@@ -305,7 +309,7 @@ mod tests {
         (0..tokens * row_width(d)).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect()
     }
 
-    fn table(batch: &Batch, d: usize) -> RotaryTable {
+    fn table(batch: &Batch, d: usize) -> Arc<RotaryTable> {
         Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d).table(batch.longest())
     }
 
