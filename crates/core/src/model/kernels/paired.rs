@@ -17,6 +17,7 @@ use crate::linalg::simd;
 use crate::model::batch::Batch;
 
 /// Keys and values of one segment and one head of theirs.
+#[derive(Default)]
 struct LaidSegment {
     /// `[keys / 32, D / 2, 32]`, a key a column.
     keys: Vec<u32>,
@@ -140,6 +141,9 @@ pub(crate) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, 
         .into_par_iter()
         .map(|of| {
             let (rows, channel) = (batch.segments[of / heads.keys].clone(), of % heads.keys * head_dim);
+            if rows.is_empty() {
+                return LaidSegment::default();
+            }
             let keys = &rotated[rows.start * rotated_stride + q_width + channel..];
             let values = &qkv[rows.start * stride + q_width + k_width + channel..];
             LaidSegment::new([keys, values], [rotated_stride, stride], rows.len(), head_dim)
