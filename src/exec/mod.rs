@@ -5,12 +5,10 @@
 mod harness_samples;
 mod overview;
 mod preflight;
-mod preflight_limits;
 mod record;
 mod run;
 mod sample;
 mod schedule;
-mod share;
 mod time_left;
 
 pub use harness_samples::harness_samples;
@@ -25,9 +23,7 @@ pub use sample::{
 pub use time_left::TimeLeft;
 
 pub use crate::results::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
-pub use crate::stage::program::stored_program;
+pub use crate::stage::group::stored_program;
 pub use crate::work::event::{Event, JobStarted, Reporter, Work, WorkKind};
-pub use crate::work::limits::WorkerLimits;
-pub use crate::work::settings::RunSettings;
-pub use crate::work::timing_lock::timing_claim;
-pub use crate::work::wait::claim;
+pub use crate::work::progress::{claim, timing_claim};
+pub use crate::work::settings::{RunSettings, WorkerLimits};

@@ -1,17 +1,20 @@
-//! What a run needs before its first job. `run`, `worker`, `plan` and `submit` ask here, and so refuse the same in the same
+//! What a run needs before its first job, room on the disk and in memory with it: what cannot fit is refused before it begins,
+//! and not killed by the system in the middle. `run`, `worker`, `plan` and `submit` ask here, and so refuse the same in the same
 //! words.
 
 use std::sync::atomic::AtomicBool;
 
-use super::preflight_limits;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::files::disk;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::check_weights;
-use crate::plan::{Estimate, Plan, Quota, StoreState};
+use crate::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
 use crate::stage::tokens::tokenise_missing;
-use crate::work::backbone::{BackbonePlan, Subject};
+use crate::work::backbone::{BackbonePlan, CalibrationPlan, Subject};
+use crate::work::context::Conditions;
 use crate::work::event::{Event, Reporter};
+use crate::work::progress;
 use crate::work::settings::RunSettings;
 use ghostlab_store::{InventoryItem, Store};
 
@@ -45,13 +48,13 @@ pub fn preflight(
 ) -> Result<Preflight> {
     let free = machine::told_free_memory().filter(|_| place == Where::Here);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
-        preflight_limits::for_tokens(plan, store, settings.memory, free)?;
+        for_tokens(plan, store, settings.memory, free)?;
         on_disk(plan, settings, place, store)?;
     }
     prepare(plan, store, reporter, stop)?;
     let found = on_disk(plan, settings, place, store)?;
     for backbone in &plan.backbones {
-        preflight_limits::for_jobs(plan, backbone, &found.state, settings.memory, free)?;
+        for_jobs(plan, backbone, &found.state, settings.memory, free)?;
     }
     Ok(found)
 }
@@ -70,7 +73,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, place: Where, store: &Store)
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
     });
-    preflight_limits::on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
+    room_on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
     Ok(Preflight { state, estimate })
 }
 
@@ -113,4 +116,176 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
         }
     }
     Ok(())
+}
+
+/// Refuses to begin what the store's disk has no room for, once the bytes that `goes` stands for have gone.
+///
+/// # Errors
+/// Exit code 3: what is wanted, and what is free.
+fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
+    let wanted = (estimate.coming(), estimate.cost.inodes);
+    let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
+    let lacks = |of: String, found: String| {
+        Err(Error::missing("the store's disk has not enough room for this grid")
+            .at(store.room().display().to_string())
+            .expected(format!("about {of} free"))
+            .found(found)
+            .hint("`ghostlab cache gc` shows what could go; or name another folder with --store"))
+    };
+    match free {
+        (Some(bytes), _) if bytes < wanted.0 => {
+            lacks(format!("{:.1} GB", wanted.0 as f64 / 1e9), format!("{:.1} GB", bytes as f64 / 1e9))
+        }
+        (_, Some(inodes)) if inodes < wanted.1 => {
+            lacks(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses texts that are drawn into more tokens than memory holds, before one of them is drawn: the grid says how many.
+fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+    let Some(most) = limit.or(free) else { return Ok(()) };
+    for backbone in &plan.backbones {
+        // They are drawn side by side; of each the ids, once more as they are written, and where the sequences begin.
+        let lacking = backbone.calibrations.iter().filter(|of| !store.has(&of.tokens));
+        let bytes = |of: &CalibrationPlan| 8 * of.load().tokens as u64 + 32 * of.calibration.sequences as u64;
+        let wanted = lacking.clone().map(bytes).fold(0, u64::saturating_add);
+        let largest = lacking.max_by_key(|of| bytes(of)).filter(|_| wanted > most);
+        if let Some(largest) = largest {
+            return Err(Error::missing("the texts to draw have more tokens than memory holds")
+                .at(format!("backbone {}, the largest of them {}", backbone.name, largest.calibration))
+                .expected(format!("{} for their tokens", gigabytes(wanted)))
+                .found(match limit {
+                    Some(_) => format!("{} by --memory", gigabytes(most)),
+                    None => format!("{} free", gigabytes(most)),
+                })
+                .hint("fewer or shorter `sequences`, of a calibration or of `finetune`"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a backbone of which a job can never fit into memory.
+fn for_jobs(
+    plan: &Plan<'_>,
+    backbone: &BackbonePlan,
+    state: &StoreState,
+    limit: Option<u64>,
+    free: Option<u64>,
+) -> Result<()> {
+    let jobs = backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, own)| !own.is_empty());
+    let bytes = jobs.map(|(job, own)| (job.group.bytes)(backbone, &own)).filter(|bytes| *bytes > 0);
+    let Some(largest) = bytes.max() else { return Ok(()) };
+    // Of the weights no more than the largest part has to be there, and of what is generated one prompt's keys and values.
+    let beside = batch_bytes(plan, backbone, state, 0) + largest;
+    let weights = backbone.engine.held_bytes(&backbone.config, 0);
+    in_memory(&MemoryNeed { backbone: &backbone.name, weights, beside }, limit, free)
+}
+
+/// Removes from the store what nobody needs, as far as it exceeds its limit with the bytes that will come; says what went,
+/// and where that is not enough.
+pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> Result<()> {
+    let Conditions { settings, store, reporter, stop, .. } = *given;
+    let Some(limit) = settings.store_limit else { return Ok(()) };
+    let look = || Ok::<_, Error>(Quota::of(plan, store, &store.reserved_by_others()?, limit, coming));
+    let note = |text| reporter.event(Event::Note { text });
+    let mut quota = look()?;
+    if !quota.going.is_empty() {
+        let clearing = progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
+        // A run that has begun since has noted what it needs.
+        quota = look()?;
+        for some in quota.going.chunks(64) {
+            // Halted for long in the middle, it would take from runs that have begun since: what is left goes another time.
+            if !clearing.holds() {
+                break;
+            }
+            store.remove_all(some)?;
+        }
+        let (count, bytes) = (quota.going.len(), quota.going.iter().map(InventoryItem::bytes).sum::<u64>());
+        let seconds: f64 = quota.going.iter().map(InventoryItem::seconds).sum();
+        let (limit, bytes) = (gigabytes(limit), gigabytes(bytes));
+        note(format!(
+            "the store's limit of {limit}: {count} artifacts of {bytes} went that took {seconds:.0} s to make"
+        ));
+    }
+    if quota.beyond() > 0 {
+        note(format!("the store exceeds its limit by {}: this grid needs that much", gigabytes(quota.beyond())));
+    }
+    Ok(())
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
+}
+
+/// What the largest job of a backbone takes when it runs alone, in bytes.
+#[derive(Debug)]
+struct MemoryNeed<'a> {
+    backbone: &'a str,
+    weights: u64,
+    /// Activations of a batch, operators, and what solving one takes.
+    beside: u64,
+}
+
+/// Refuses to begin a job that can never fit: into the `limit`, where one is given, or else into all that is `free`, as far
+/// as the system tells.
+fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+    let wanted = needs.weights + needs.beside;
+    if limit.or(free).is_none_or(|most| wanted <= most) {
+        return Ok(());
+    }
+    let told = |(bytes, what): (Option<u64>, &str)| Some(format!("{} {what}", gigabytes(bytes?)));
+    let error = Error::missing("a job needs more memory than it may have")
+        .at(format!("backbone {}", needs.backbone))
+        .expected(format!(
+            "{}: {} for the weights, {} for activations and operators",
+            gigabytes(wanted),
+            gigabytes(needs.weights),
+            gigabytes(needs.beside)
+        ))
+        .found([(limit, "by --memory"), (free, "free")].map(told).into_iter().flatten().collect::<Vec<_>>().join("; "));
+    // As much as it takes, and not rounded below it.
+    let asked = (wanted as f64 / 1e7).ceil() / 100.0;
+    Err(match free {
+        Some(free) if wanted <= free => error.hint(format!("--memory {asked} lets it run")),
+        _ => error.hint(format!(
+            "end other programs, or score fewer variants at a time; --memory {asked} runs it all the same, and the system \
+             may kill it"
+        )),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: MemoryNeed<'_> = MemoryNeed { backbone: "llama", weights: 34_000_000_000, beside: 4_999_000_001 };
+
+    #[test]
+    fn what_fits_begins_and_the_limit_counts_where_there_is_one() {
+        let wanted = NEEDS.weights + NEEDS.beside;
+        for (limit, free, fits) in [
+            (None, Some(wanted), true),
+            (None, Some(wanted - 1), false),
+            (None, None, true),
+            (Some(wanted), Some(1), true),
+            (Some(wanted - 1), Some(u64::MAX), false),
+            (Some(wanted - 1), None, false),
+        ] {
+            assert_eq!(in_memory(&NEEDS, limit, free).is_ok(), fits, "{limit:?} {free:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_needed_what_there_is_and_which_switch_helps() {
+        let error = in_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        let text = error.to_string();
+        for word in ["llama", "39.00 GB: 34.00 GB", "5.00 GB", "20.00 GB by --memory; 64.00 GB free", "--memory 39 "] {
+            assert!(text.contains(word), "`{word}` is not in {text}");
+        }
+        let text = in_memory(&NEEDS, None, Some(20_000_000_000)).unwrap_err().to_string();
+        assert!(text.contains("found:    20.00 GB free") && text.contains("end other programs"), "{text}");
+    }
 }

@@ -16,7 +16,7 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::model::{CPU, DeviceName};
 use crate::work::event::{Event, Reporter};
-use crate::work::lock::lock;
+use crate::work::progress::lock;
 use ghostlab_store::Store;
 
 /// How a run stands.

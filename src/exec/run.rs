@@ -4,27 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use super::preflight::{Preflight, Where, preflight};
-use super::preflight_limits;
-use super::schedule::{self, Limits, Scheduled, TaskHooks};
-use super::share::SeatClaim;
+use super::preflight::{self, Preflight, Where, preflight};
+use super::schedule::{self, Limits, Scheduled, SeatClaim, TaskHooks};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
 use crate::results::GridOutcome;
-use crate::stage::group::{Going, Job, Order, Tools};
+use crate::stage::group::{Going, Job, Order, Programs, Tools};
 use crate::stage::latency;
-use crate::stage::program::Programs;
 use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::context::{Conditions, Context};
 use crate::work::event::{Event, Reporter, Work};
 use crate::work::known_objects::KnownObjects;
-use crate::work::limits::WorkerLimits;
-use crate::work::lock::lock;
 use crate::work::models::{Engines, FromFiles, Models};
-use crate::work::progress::{Progressed, caught};
-use crate::work::settings::RunSettings;
-use crate::work::wait;
+use crate::work::progress::{self, Progressed, caught, lock};
+use crate::work::settings::{RunSettings, WorkerLimits};
 use ghostlab_store::{Attempt, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
@@ -144,23 +138,18 @@ fn run_all<T>(
     let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
     let complete: Vec<usize> =
         plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
-    let coming = estimate.coming();
-    let clear = |coming| preflight_limits::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
-    clear(coming)?;
-    let flops = estimate.cost.left;
+    preflight::in_store(estimate.coming(), &plan, &conditions)?;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
-    let outline = Outline::of(&plan, &state)?;
-    let plan_id = outline.keep(store);
     reporter.event(Event::Planned {
         cells: grid.cells.len(),
         complete: complete.len(),
         scores: scores().count(),
         scored: scores().filter(|key| state.has(key)).count(),
-        flops,
+        flops: estimate.cost.left,
         work: pieces(&plan, &state)?,
         engine: plan.engines(),
         machine: plan.machine(),
-        plan: plan_id,
+        plan: Outline::of(&plan, &state)?.keep(store),
     });
     let context = context(&plan, &state, conditions);
     context.found_complete(complete.into_iter());
@@ -169,7 +158,7 @@ fn run_all<T>(
     if context.left() {
         result = Ok(());
     } else if result.is_ok() {
-        clear(0)?;
+        preflight::in_store(0, &plan, &conditions)?;
     }
     let ended = result.and_then(|()| end(&plan, &context));
     let (complete, failed, interrupted) = match &ended {
@@ -195,7 +184,7 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
 /// nothing that a run has seen goes away.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
-    wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
+    progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 
 /// What the jobs of a plan share.
@@ -308,11 +297,10 @@ pub(super) fn attempt(
     if step == Progressed::Busy {
         return Ok(step);
     }
-    context.work_done(&job.claim(backbone));
+    context.reporter.event(Event::WorkDone { work: job.claim(backbone) });
     if job.group.order == Order::First {
         // The next one may write as much again.
-        let Context { settings, store, reporter, stop, .. } = context;
-        preflight_limits::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
+        preflight::in_store(0, plan, &context.conditions)?;
     }
     if step == Progressed::Done {
         (job.group.tell)(context, backbone, place, own);

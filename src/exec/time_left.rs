@@ -138,12 +138,9 @@ impl TimeLeft {
 
     /// Operations a second over some groups, where any of them was at work.
     fn rate(&self, of: impl Fn(&RateGroup) -> bool) -> Option<f64> {
-        let mut sum = MeasuredRate::default();
-        for (_, rate) in self.rates.iter().filter(|(group, _)| of(group)) {
-            sum.flops += rate.flops;
-            sum.seconds += rate.seconds;
-        }
-        (sum.flops > 0.0 && sum.seconds > 0.0).then(|| sum.flops / sum.seconds)
+        let own = || self.rates.iter().filter(|(group, _)| of(group)).map(|(_, rate)| rate);
+        let (flops, seconds) = (own().map(|of| of.flops).sum::<f64>(), own().map(|of| of.seconds).sum::<f64>());
+        (flops > 0.0 && seconds > 0.0).then(|| flops / seconds)
     }
 }
 

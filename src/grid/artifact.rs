@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::node::{Value, YamlNode};
-use super::source::{self, FileShape};
-use super::{references, typed};
+use super::yaml::{self, FileShape};
+use super::{many, typed};
 use crate::error::{Error, Result};
 
 /// A table or a figure of the paper.
@@ -140,10 +140,10 @@ pub enum Lead {
 #[serde(deny_unknown_fields)]
 pub struct RowEntry {
     /// Names of criteria.
-    #[schemars(schema_with = "references::names")]
+    #[schemars(schema_with = "many::names")]
     pub criterion: Vec<String>,
     /// Names of recoveries.
-    #[schemars(schema_with = "references::names")]
+    #[schemars(schema_with = "many::names")]
     pub recovery: Vec<String>,
     /// Whether these are the cells whose operators were fine-tuned, or those whose were not.
     #[serde(default)]
@@ -219,7 +219,7 @@ impl Description {
     pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
         let shape =
             FileShape { what: "the artifact", expected: "`artifact: …` and a grid", hint: "docs/grid.md shows one" };
-        let mut root = source::read(path, &shape)?;
+        let mut root = yaml::read(path, &shape)?;
         let Value::Map(keys) = &mut root.value else { return Ok(None) };
         let Some(at) = keys.iter().position(|entry| entry.key == KEY) else { return Ok(None) };
         let own = keys.remove(at);

@@ -1,18 +1,191 @@
-//! From axes to cells: the product, less what `exclude` means, and what `include` adds.
+//! The axes of a grid, or of an entry of `include` (lists inside entries multiplied out, defaults filled in, methods built), and
+//! from them the cells: the product, less what `exclude` means, and what `include` adds.
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::at::Positioned;
-use super::axes::Axes;
-use super::cell::Cell;
-use super::depth::Depth;
-use super::disk::Backbone;
-use super::limits;
-use super::node::YamlPosition;
+use super::cell::{CUT_AXES, Calibration, Cell, Method, built};
+use super::definitions::{Backbone, Rounded};
+use super::depth::{Depth, depths};
+use super::limits::{self, combinations};
+use super::node::{At, Positioned, YamlPosition};
 use super::pattern::CellPattern;
+use super::schema::{CalibrationEntry, IncludeEntry};
 use super::search::{Search, Unselectable};
-use crate::criterion::PruneSpec;
+use super::weights::Weights;
+use crate::criterion::{Criterion, PruneSpec};
 use crate::error::{Error, Result};
+use crate::quantity::MOST_TOKENS;
+use crate::recovery::Recovery;
+
+/// Axes that are checked, each none where its key is not written. Where the four beside `backbone` are none there are dense
+/// cells only.
+#[derive(Debug, Clone)]
+pub(super) struct Axes {
+    /// Where the map stands that holds them.
+    pub(super) place: YamlPosition,
+    pub(super) backbone: Option<Vec<Positioned<String>>>,
+    pub(super) criterion: Option<Vec<Positioned<Method<dyn Criterion>>>>,
+    pub(super) depth: Option<Vec<Positioned<Depth>>>,
+    pub(super) recovery: Option<Vec<Positioned<Method<dyn Recovery>>>>,
+    pub(super) calibration: Option<Vec<Positioned<Calibration>>>,
+    /// The texts that the calibrations name.
+    pub(super) corpora: Vec<Positioned<String>>,
+}
+
+impl Axes {
+    /// Those of the map that stands at `at`.
+    pub(super) fn read(at: &At<'_>, entries: &IncludeEntry) -> Result<Self> {
+        let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entries;
+        let calibrations = calibration.written().map(|of| calibrations(&at.key("calibration"), of)).transpose()?;
+        let (calibration, corpora) = calibrations.unzip();
+        Ok(Self {
+            place: at.place(),
+            backbone: backbone.written().map(|names| limits::values(&at.key("backbone"), names)).transpose()?,
+            criterion: criterion.written().map(|entries| built(at, entries)).transpose()?,
+            depth: depth.written().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
+            recovery: recovery.written().map(|entries| built(at, entries)).transpose()?,
+            calibration,
+            corpora: corpora.unwrap_or_default(),
+        })
+    }
+
+    /// The same, and where an axis is not written that of `grid`.
+    pub(super) fn within(&self, grid: &Self) -> Self {
+        let Self { place, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
+        Self {
+            place,
+            backbone: backbone.or_else(|| grid.backbone.clone()),
+            criterion: criterion.or_else(|| grid.criterion.clone()),
+            depth: depth.or_else(|| grid.depth.clone()),
+            recovery: recovery.or_else(|| grid.recovery.clone()),
+            calibration: calibration.or_else(|| grid.calibration.clone()),
+            corpora,
+        }
+    }
+
+    /// Its backbones each in all these weights, which are backbones of their own; as they are where there are none.
+    pub(super) fn round(
+        &mut self,
+        weights: &[Positioned<Weights>],
+        backbones: &mut BTreeMap<String, Backbone>,
+    ) -> Result<()> {
+        let Some(names) = self.backbone.take_if(|_| !weights.is_empty()) else { return Ok(()) };
+        let all = names.iter().flat_map(|name| weights.iter().map(move |of| (name, of)));
+        let all = all.map(|(name, of)| rounded(name, of.value, backbones)).collect::<Result<_>>()?;
+        self.backbone = Some(all);
+        Ok(())
+    }
+
+    /// The axes of a cut that are written, and those that are not.
+    pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
+        let Self { criterion, depth, recovery, calibration, .. } = self;
+        let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
+        let of = |wanted: bool| {
+            let keys = CUT_AXES.into_iter().zip(written).filter(|(_, written)| *written == wanted);
+            keys.map(|(key, _)| key).collect()
+        };
+        (of(true), of(false))
+    }
+}
+
+/// A backbone with such weights, put among the others; its name.
+fn rounded(
+    name: &Positioned<String>,
+    weights: Weights,
+    backbones: &mut BTreeMap<String, Backbone>,
+) -> Result<Positioned<String>> {
+    let Some((to, calibrated)) = weights.rounded() else { return Ok(name.clone()) };
+    let own = format!("{}@{weights}", name.value);
+    let of = Rounded { of: name.value.clone(), to, calibrated };
+    let made = Backbone { weights: Some(of), ..backbones[&name.value].clone() };
+    if backbones.insert(own.clone(), made.clone()).is_some_and(|known| known != made) {
+        return Err(Error::bad_input("two backbones of one name")
+            .at(name.place.to_string())
+            .found(format!("`{own}`, as the axis `weights` calls one"))
+            .hint("give the other one another name"));
+    }
+    Ok(Positioned { value: own, place: name.place.clone() })
+}
+
+/// The calibrations of an axis, and the texts that they name.
+type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
+
+fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
+    let (mut all, mut corpora) = (Vec::new(), Vec::new());
+    for (i, entry) in entries.iter().enumerate() {
+        let (calibrations, named) = calibration(&at.item(i), entry)?;
+        all.extend(calibrations);
+        corpora.extend(named);
+    }
+    limits::each_once(at, &all)?;
+    Ok((all, corpora))
+}
+
+/// The product of an entry's lists.
+fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
+    let corpora = limits::values(&at.key("corpus"), &entry.corpus)?;
+    let what = "the number of calibration sequences";
+    let sequences = limits::counts(&at.key("sequences"), &entry.sequences, 1, what)?;
+    let lengths = limits::counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
+    let seeds = entry.seed.written().map(|seeds| limits::values(&at.key("seed"), seeds)).transpose()?;
+    let what = "the number of sequences for the operator";
+    let operators = |values| limits::counts(&at.key("operator_sequences"), values, 1, what);
+    let operators = entry.operator_sequences.written().map(operators).transpose()?;
+    let (seeds, operators) = (optional(at, seeds), optional(at, operators));
+
+    let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
+    limits::few_enough(&sizes, &at.place())?;
+    let lists = sizes.iter().filter(|&&size| size > 1).count();
+    let mut calibrations = Vec::new();
+    for combination in combinations(&sizes) {
+        let [c, n, t, s, o] = combination[..] else { continue };
+        let (corpus, count, length, seed, operator) =
+            (&corpora[c], &sequences[n], &lengths[t], &seeds[s], &operators[o]);
+        // With the defaults, so that two ways to write the same thing are the same.
+        let value = Calibration {
+            corpus: corpus.value.clone(),
+            sequences: count.value,
+            length: length.value,
+            seed: seed.value.unwrap_or(0),
+            operator_sequences: operator.value.unwrap_or(count.value),
+        };
+        if value.sequences.saturating_mul(value.length) > MOST_TOKENS {
+            return Err(Error::bad_input("a calibration has too many tokens")
+                .at(count.place.to_string())
+                .expected(format!("sequences × length of {MOST_TOKENS} or less"))
+                .found(format!("{} × {}", value.sequences, value.length)));
+        }
+        if value.operator_sequences > value.sequences {
+            return Err(too_many_for_the_operator(&value, &operator.place, lists > 0));
+        }
+        let places = [&corpus.place, &count.place, &length.place, &seed.place, &operator.place];
+        let own = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
+        let place = own.map_or_else(|| at.place(), |(place, _)| place.clone());
+        calibrations.push(Positioned { value, place });
+    }
+    Ok((calibrations, corpora))
+}
+
+/// The values of a key, or one that is none where it is not written.
+pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
+    match values {
+        Some(values) => values.into_iter().map(|of| Positioned { value: Some(of.value), place: of.place }).collect(),
+        None => vec![at.placed(None)],
+    }
+}
+
+fn too_many_for_the_operator(calibration: &Calibration, place: &YamlPosition, of_lists: bool) -> Error {
+    let Calibration { sequences, operator_sequences, .. } = calibration;
+    let error = Error::bad_input("the operator wants more sequences than there are")
+        .at(place.to_string())
+        .expected(format!("at most {sequences}, the entry's `sequences`"));
+    if !of_lists {
+        return error.found(operator_sequences.to_string()).hint("leave `operator_sequences` out to use all");
+    }
+    error
+        .found(format!("{operator_sequences}, in the combination `{calibration}` of the entry's lists"))
+        .hint("write the combinations that there are as entries of their own")
+}
 
 /// A pruned cell, its depth as it was written, and where.
 struct PrunedCell {
@@ -36,7 +209,8 @@ pub(super) fn cells(
         axes.few_enough()?;
     }
     let product = axes.product(backbones);
-    let dense: Vec<Positioned<Cell>> = axes.backbone.iter().flatten().map(dense_of).collect();
+    let dense = |of: &Positioned<String>| Positioned { value: Cell::dense(&of.value), place: of.place.clone() };
+    let dense: Vec<Positioned<Cell>> = axes.backbone.iter().flatten().map(dense).collect();
     let layers = |cell: &Cell| backbones[&cell.backbone].layers;
     let all = dense.iter().map(|of| &of.value).chain(product.iter().map(|candidate| &candidate.cell));
     let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layers(cell))).collect();
@@ -122,10 +296,6 @@ pub(super) fn without_impossible(
         });
     }
     Ok(cells)
-}
-
-fn dense_of(backbone: &Positioned<String>) -> Positioned<Cell> {
-    Positioned { value: Cell::dense(&backbone.value), place: backbone.place.clone() }
 }
 
 impl PrunedCell {

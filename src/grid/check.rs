@@ -3,24 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::at::{At, Positioned};
-use super::axes::{Axes, AxisEntries};
 use super::cell::{AXES, CUT_AXES};
-use super::defined::{self, Meant};
+use super::cells::{Axes, optional};
+use super::defined::{self, Asking, Meant};
 use super::definitions::{Definers, Definitions};
-use super::depth::DepthEntry;
+use super::depth::{self, DepthEntry};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse, TaskUseEntry};
 use super::many::Many;
 use super::named::Library;
 use super::need::Need;
-use super::node::YamlNode;
+use super::node::{At, Positioned, YamlNode};
 use super::pattern::CellPattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
 use super::weights::Weights;
-use super::{AxisChoice, limits, list};
+use super::{AxisChoice, limits};
 use crate::error::{Error, Result};
-use crate::tasks::DocumentLimit;
 use crate::{corpus, metric};
 
 /// A grid each of whose values is sound by itself. Nothing was looked for on disk.
@@ -58,7 +56,7 @@ impl CheckedGrid {
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = At::root(root);
     let name = name(&root, schema, file)?;
-    let mut axes = Axes::read(&root, &AxisEntries::from(schema))?;
+    let mut axes = Axes::read(&root, &schema.axes())?;
     let search = schema.search.as_ref().map(|search| searched(&root, schema, search, &mut axes)).transpose()?;
     all_or_none(&axes)?;
     let include = |(i, entry)| include(&root.key("include").item(i), entry, &axes);
@@ -148,7 +146,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
                 .hint("`ghostlab search MODEL` works them out by itself"));
         }
         let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::Count(count)).collect();
-        axes.depth = Some(super::axes::depths(&at.key("budget").key("layers"), &depths)?);
+        axes.depth = Some(depth::depths(&at.key("budget").key("layers"), &depths)?);
     }
     Ok(search)
 }
@@ -166,7 +164,7 @@ fn all_or_none(axes: &Axes) -> Result<()> {
 }
 
 fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
-    let axes = Axes::read(at, &AxisEntries::from(entry))?;
+    let axes = Axes::read(at, entry)?;
     let (written, absent) = axes.of_cuts();
     if axes.backbone.is_none() && written.is_empty() {
         return Err(at
@@ -213,8 +211,8 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let (mut corpora, mut perplexity) = (Vec::new(), Vec::new());
     for (i, entry) in entries.perplexity.iter().enumerate() {
         let at = at.key("perplexity").item(i);
-        let texts = list::values(&at.key("corpus"), &entry.corpus)?;
-        let lengths = list::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
+        let texts = limits::values(&at.key("corpus"), &entry.corpus)?;
+        let lengths = limits::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
         limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
         for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
             // What stands twice is the item of the one list that there is, or the entry.
@@ -236,29 +234,24 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         match entry {
             TaskUseEntry::Known(used) => tasks.push((at, used.clone())),
             TaskUseEntry::Defined(entry) => {
-                defined::check(&at, &entry.how)?;
+                let Asking { shots, max_length, limit, .. } = entry.how;
+                defined::check(&at, max_length, limit)?;
+                let shots = shots.unwrap_or_default();
+                limits::count(0, shots, "the number of examples", &at.key("shots").place())?;
                 defined.push((at, &**entry));
             }
         }
     }
     // A list that is written out and empty is a mistake; one that is left out is not.
     if entries.perplexity.written().is_some() {
-        list::each_once(&at.key("perplexity"), &perplexity)?;
+        limits::each_once(&at.key("perplexity"), &perplexity)?;
     }
     if entries.tasks.written().is_some() {
-        list::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
+        limits::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
         let placed: Vec<_> = tasks.iter().map(|(at, task)| at.placed(task.clone())).collect();
-        list::none_twice(&at.key("tasks").name(), &placed)?;
+        limits::none_twice(&at.key("tasks").name(), &placed)?;
     }
-    for (at, task) in &tasks {
-        if let Some(length) = task.max_length {
-            let what = "the number of tokens that a backbone sees";
-            limits::count(1, length, what, &at.key("max_length").place())?;
-        }
-        if let Some(limit) = task.limit {
-            DocumentLimit::new(limit).map_err(|error| error.at(at.key("limit").place().to_string()))?;
-        }
-    }
+    tasks.iter().try_for_each(|(at, task)| defined::check(at, task.max_length, task.limit))?;
     let name = |(at, task): &(At<'_>, TaskUse)| at.key("name").placed(task.name.clone());
     let used = Used { corpora, tasks: tasks.iter().map(name).collect(), meant: Meant::read(&defined)? };
     let tasks = tasks.into_iter().map(|(_, task)| task).collect();
@@ -274,7 +267,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
 fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let names: Vec<String> = entries.iter().cloned().collect();
     if entries.written().is_some() {
-        list::values(at, &names)?;
+        limits::values(at, &names)?;
     }
     let known: Vec<&str> = metric::named().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
@@ -288,28 +281,22 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
-        let counts = |key: &str, values: &[usize], what: &str| list::counts(&at.key(key), values, 1, what);
-        let lengths = counts("length", &entry.length, "the length of a timed prompt")?;
-        let batches = match entry.batch.written() {
-            Some(batches) => counts("batch", batches, "the number of sequences of a timed prompt")?,
-            None => vec![at.placed(1)],
+        let counts = |key: &str, values: &Many<usize>, what: &str| -> Result<_> {
+            let counts = values.written().map(|values| limits::counts(&at.key(key), values, 1, what)).transpose()?;
+            Ok(optional(&at, counts))
         };
-        let new = match entry.decode.written() {
-            Some(new) => counts("decode", new, "the number of tokens decoded behind a timed prompt")?,
-            None => Vec::new(),
-        };
-        limits::few_enough(&[lengths.len(), batches.len(), new.len().max(1)], &at.place())?;
-        let new: Vec<Option<usize>> = match new.is_empty() {
-            true => vec![None],
-            false => new.into_iter().map(|of| Some(of.value)).collect(),
-        };
+        let lengths = limits::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
+        let batches = counts("batch", &entry.batch, "the number of sequences of a timed prompt")?;
+        let new = counts("decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
+        limits::few_enough(&[lengths.len(), batches.len(), new.len()], &at.place())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
-            let prompt = |decode: &Option<usize>| Latency { length: length.value, batch: batch.value, decode: *decode };
-            prompts.extend(new.iter().map(|of| Positioned { value: prompt(of), place: length.place.clone() }));
+            let (length, batch, place) = (length.value, batch.value.unwrap_or(1), &length.place);
+            let prompt = |decode| Positioned { value: Latency { length, batch, decode }, place: place.clone() };
+            prompts.extend(new.iter().map(|of| prompt(of.value)));
         }
     }
     if entries.written().is_some() {
-        list::each_once(at, &prompts)?;
+        limits::each_once(at, &prompts)?;
     }
     Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
 }

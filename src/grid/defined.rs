@@ -13,9 +13,9 @@ use ghostlab_definitions::{Definition, FileRows, Group, Library, Selection, Valu
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::at::{At, Positioned};
+use super::limits;
 use super::need::{Around, Found, HubSource, Need, from_here};
-use super::{limits, list};
+use super::node::{At, Positioned};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::hub::{Repo, RepoKind, Source, Want, Wanted};
@@ -228,7 +228,7 @@ impl Meant {
                 meant.groups.push(of);
             }
         }
-        list::none_twice("evaluate.tasks", &shown)?;
+        limits::none_twice("evaluate.tasks", &shown)?;
         Ok(meant)
     }
 
@@ -430,18 +430,11 @@ fn single(file: PathBuf, splits: &[&str], place: &str) -> Result<FileRows> {
     }
 }
 
-/// Checks what of an entry is a number.
-pub(super) fn check(at: &At<'_>, how: &Asking) -> Result<()> {
-    if let Some(length) = how.max_length {
+/// Checks how much of a task is asked, and how long.
+pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
+    if let Some(length) = max_length {
         limits::count(1, length, "the number of tokens that a backbone sees", &at.key("max_length").place())?;
     }
-    if let Some(shots) = how.shots {
-        limits::count(0, shots, "the number of examples", &at.key("shots").place())?;
-    }
-    match how.limit {
-        Some(limit) => {
-            DocumentLimit::new(limit).map(drop).map_err(|error| error.at(at.key("limit").place().to_string()))
-        }
-        None => Ok(()),
-    }
+    let limit = limit.map(DocumentLimit::new).transpose();
+    limit.map(drop).map_err(|error| error.at(at.key("limit").place().to_string()))
 }

@@ -1,17 +1,21 @@
-//! What the names of a grid stand for, as it is defined. Whether that is there is looked for later, and only where it is
-//! used.
+//! What the names of a grid stand for, as it is defined; and whether that is there, which is looked for later, and only where
+//! it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
-use super::at::{At, Positioned};
-use super::entry_kind::EntryKind;
+use serde::{Deserialize, Serialize};
+
 use super::limits;
 use super::named::{self, Library};
-use super::need::{Need, WrittenSource};
+use super::need::{Around, EntryKind, Found, HubSource, Need, WrittenSource};
+use super::node::{At, Positioned};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
-use super::shards::WrittenShards;
+use super::shards::{Stream, WrittenShards};
+use super::weights::CalibratedOn;
 use crate::corpus::Rule;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, ErrorParts, Result};
+use crate::model::{self, Config, WeightType};
 use crate::tasks::TASKS;
 
 /// Definitions by name.
@@ -44,8 +48,7 @@ impl Definers<'_> {
     ) -> Result<BTreeMap<String, NamedEntry<BackboneEntry>>> {
         self.each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
             let BackboneEntry { path, hub, revision, files, .. } = entry;
-            let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
-            Ok(WrittenSource { path, hub, revision, files, shards: None })
+            Ok(WrittenSource::of(path, hub, revision, files))
         })
     }
 
@@ -63,14 +66,7 @@ impl Definers<'_> {
             let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
             let seeds = seeds.get(name).cloned().unwrap_or_default();
             let shards = WrittenShards::read(at, rule, (*shards, *shards_read), files, seeds)?;
-            let written = WrittenSource {
-                path: path.as_deref(),
-                hub: hub.as_deref(),
-                revision: revision.as_deref(),
-                files,
-                shards,
-            };
-            Ok(written)
+            Ok(WrittenSource { shards, ..WrittenSource::of(path, hub, revision, files) })
         })
     }
 
@@ -82,8 +78,7 @@ impl Definers<'_> {
         let used: Vec<&Positioned<String>> = used.collect();
         let mut data = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, entry: &TaskEntry| {
             let TaskEntry { path, hub, revision, files, .. } = entry;
-            let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
-            Ok(WrittenSource { path, hub, revision, files, shards: None })
+            Ok(WrittenSource::of(path, hub, revision, files))
         })?;
         for (name, NamedEntry { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
@@ -134,4 +129,183 @@ fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
         return Ok(());
     }
     Err(at.bad(format!("unknown {kind} `{name}`")).none_of(name, known.iter().copied()))
+}
+
+/// A backbone that the grid uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backbone {
+    /// Its folder, absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    pub path: PathBuf,
+    /// How many decoder layers it has.
+    pub layers: usize,
+    /// What of the hub it is, or stands in for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// Why it is not known to be the published one, where that was looked into and is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unidentified: Option<String>,
+    /// What its weights are rounded to, where the axis `weights` made it of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Rounded>,
+}
+
+/// What a backbone is whose weights are rounded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rounded {
+    /// The backbone whose weights they are, by its name in the grid.
+    pub of: String,
+    pub to: WeightType,
+    /// The weights that repairs are computed from.
+    pub calibrated: CalibratedOn,
+}
+
+/// A text collection and the rule that cuts windows from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Corpus {
+    /// The file, or the folder of the shards of a stream; absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    pub path: PathBuf,
+    /// What of the hub it is, or stands in for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// How its rows are joined and its windows drawn.
+    pub rule: String,
+    /// Its shards, where it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<Stream>,
+    /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
+    pub limit: Option<usize>,
+    /// The column or field that holds the text, where it is not the usual one.
+    pub column: Option<String>,
+    /// Whether a program made it up, so that it is never the published text.
+    pub generated: bool,
+}
+
+impl Corpus {
+    /// The files that are read of it.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match &self.stream {
+            None => vec![self.path.clone()],
+            Some(stream) => stream.files.values().map(|name| self.path.join(name)).collect(),
+        }
+    }
+
+    /// Those that the stream of a seed reads, in the order in which it opens them.
+    ///
+    /// # Errors
+    /// One that was not among those that the grid's seeds open.
+    pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
+        let Some(stream) = &self.stream else { return Ok(self.files()) };
+        let first = stream.shards.first(stream.of, seed, stream.read);
+        first.into_iter().map(|shard| self.shard(shard)).collect()
+    }
+
+    /// The file of a shard.
+    ///
+    /// # Errors
+    /// A shard that is not among those that are read: the stream goes on after them.
+    pub fn shard(&self, number: usize) -> Result<PathBuf> {
+        let stream = self.stream.as_ref();
+        let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
+        file.ok_or_else(|| {
+            let (of, read) = stream.map_or((1, 1), |stream| (stream.of, stream.read));
+            Error::missing("the stream goes on in a shard that is not read")
+                .expected(format!("shard {number} of {of}"))
+                .found(format!("`shards_read: {read}`, and those have ended"))
+                .hint(format!("`shards_read: {}` reads more of them; `ghostlab fetch` brings those then", read + 1))
+        })
+    }
+}
+
+/// The data of a multiple-choice task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskData {
+    /// A file, or a folder with the task's split in it, absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    pub path: PathBuf,
+    /// What of the hub it is, or stands in for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// Which task it is.
+    pub task: Option<String>,
+    /// Whether a program made it up: then it is never the published split, whatever its size.
+    pub generated: bool,
+}
+
+/// The number of decoder layers of the backbone in a folder.
+fn layers(folder: &Path) -> Result<usize> {
+    let config = Config::read_with_attachments(folder)?;
+    // Before anything is made of its numbers: of 10^7 layers the cells alone would be too many.
+    model::check_weights(&config, folder)?;
+    Ok(config.layers)
+}
+
+/// The backbones, each with its number of layers.
+pub(super) fn found_backbones(
+    defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
+    around: &Around<'_>,
+) -> Result<BTreeMap<String, Backbone>> {
+    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<BackboneEntry>)| {
+        let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
+            (Some(source), None) => error.hint(format!("it can be had at {source}")),
+            _ => error,
+        })?;
+        let layers = layers(&path).map_err(|error| error.at(need.place()))?;
+        Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
+    };
+    defined.into_iter().map(found).collect()
+}
+
+/// One error for all that is not there, where that is more than the one that was met first: who fetches or moves files wants
+/// to know of all of them.
+pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> Error {
+    if first.kind() != ErrorKind::Missing {
+        return first;
+    }
+    let mut errors: Vec<Error> = needs.iter().filter_map(|need| need.find(around).err()).collect();
+    errors.retain(|error| error.kind() == ErrorKind::Missing);
+    let place = |error: &Error| (error.parts().what.clone(), error.parts().place.clone());
+    errors.retain(|error| place(error) != place(&first));
+    if errors.is_empty() {
+        return first;
+    }
+    errors.insert(0, first);
+    let line = |error: &Error| {
+        let ErrorParts { what, place, expected, .. } = error.parts();
+        let (place, expected) = (place.clone().unwrap_or_default(), expected.clone().unwrap_or_default());
+        format!("{what} ({place}): {}", expected.replace('\n', " "))
+    };
+    let lines: Vec<String> = errors.iter().map(line).collect();
+    let mut hints: Vec<&str> = errors.iter().filter_map(Error::advice).collect();
+    hints.dedup();
+    Error::missing(format!("{} things that the grid names are not there", errors.len()))
+        .expected(lines.join("\n"))
+        .found("none of them")
+        .hint(hints.join("\n"))
+}
+
+/// The corpora.
+pub(super) fn found_corpora(
+    defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
+    around: &Around<'_>,
+) -> Result<BTreeMap<String, Corpus>> {
+    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<CorpusEntry>)| {
+        let Found { path, hub, stream } = need.find(around)?;
+        let CorpusEntry { rule, limit, column, generated, .. } = entry;
+        Ok((name, Corpus { path, hub, rule, stream, limit, column, generated }))
+    };
+    defined.into_iter().map(found).collect()
+}
+
+/// The data of tasks.
+pub(super) fn found_tasks(
+    defined: BTreeMap<String, NamedEntry<TaskEntry>>,
+    around: &Around<'_>,
+) -> Result<BTreeMap<String, TaskData>> {
+    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<TaskEntry>)| {
+        let Found { path, hub, .. } = need.find(around)?;
+        Ok((name, TaskData { path, hub, task: entry.task, generated: entry.generated }))
+    };
+    defined.into_iter().map(found).collect()
 }

@@ -6,6 +6,8 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
+use super::limits;
+use super::node::{At, Positioned};
 use crate::error::{Error, Result};
 
 /// Most digits after the point of a share: enough for any number of layers, and no sum below overflows.
@@ -94,6 +96,13 @@ impl fmt::Display for Depth {
             }
         }
     }
+}
+
+/// Depths, not yet counted out on a backbone.
+pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
+    let read =
+        |(i, entry): (usize, &DepthEntry)| Depth::read(entry).map_err(|error| error.at(at.item(i).place().to_string()));
+    limits::values(at, &entries.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?)
 }
 
 /// `12.5` in millionths. No sign, no exponent, nothing but digits and one point between them.

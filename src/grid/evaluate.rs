@@ -10,10 +10,10 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::defined::{Asking, DataEntry, DefinitionEntry, DefinitionUse, GroupUse};
-use super::draw::Draw;
-use super::many::Many;
-use super::references;
-use crate::metric::PromptName;
+use super::many::{self, Many};
+use crate::corpus::PythonRandom;
+use crate::error::Result;
+pub use crate::metric::PromptName as Latency;
 use crate::tasks::Bos;
 
 /// What every variant is scored on.
@@ -52,30 +52,6 @@ impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.corpus, self.length)?;
         self.draw.map_or(Ok(()), |draw| write!(f, "({draw})"))
-    }
-}
-
-/// The prompt of a latency: `batch` sequences of `length` tokens, behind which `decode` tokens are decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latency {
-    pub length: usize,
-    pub batch: usize,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decode: Option<usize>,
-}
-
-impl Latency {
-    /// As metrics call it.
-    pub fn name(self) -> PromptName {
-        let Self { length, batch, decode } = self;
-        PromptName { length, batch, decode }
-    }
-}
-
-/// `512×4`, `512×4+64`
-impl fmt::Display for Latency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.name().fmt(f)
     }
 }
 
@@ -129,15 +105,15 @@ pub(super) struct EvaluateEntry {
 #[serde(deny_unknown_fields)]
 pub(super) struct LatencyEntry {
     /// Tokens of a sequence.
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) length: Many<usize>,
     /// Sequences that are read together; 1 by default.
     #[serde(default)]
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) batch: Many<usize>,
     /// New tokens of each sequence that are decoded behind the prompt, one after the other; none by default.
     #[serde(default)]
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) decode: Many<usize>,
 }
 
@@ -148,7 +124,7 @@ pub(super) struct PerplexityEntry {
     /// Names in `corpora`, or of files `corpora/NAME.yaml`.
     pub(super) corpus: Many<String>,
     /// Tokens of a window.
-    #[schemars(schema_with = "references::lengths")]
+    #[schemars(schema_with = "many::lengths")]
     pub(super) length: Many<usize>,
 }
 
@@ -261,7 +237,58 @@ impl JsonSchema for TaskUseEntry {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let name = references::task_name(generator);
+        let name = many::task_name(generator);
         json_schema!({"anyOf": [name, generator.subschema_for::<TaskUseMap>()]})
+    }
+}
+
+/// From which to which place of the order. It is the order of `random.Random(seed).sample(range(n), n)` in Python.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Draw {
+    pub seed: u64,
+    /// The first place.
+    pub from: usize,
+    /// The place behind the last.
+    pub to: usize,
+}
+
+impl Draw {
+    /// The drawn ones of so many, in the order of the draw.
+    ///
+    /// # Errors
+    /// None that a caller could mend.
+    pub fn of(&self, count: usize) -> Result<Vec<usize>> {
+        let order = PythonRandom::new(self.seed).sample(count, count)?;
+        let to = self.to.min(count);
+        Ok(order[self.from.min(to)..to].to_vec())
+    }
+
+    /// How many of so many it is.
+    pub fn count(&self, count: usize) -> usize {
+        self.to.min(count).saturating_sub(self.from)
+    }
+}
+
+/// `8-16@0`: places and seed.
+impl fmt::Display for Draw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, from, to } = self;
+        write!(f, "{from}-{to}@{seed}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_of_one_order_are_all_of_it_and_meet_nowhere() {
+        let part = |from, to| Draw { seed: 7, from, to }.of(10).unwrap();
+        let parts = [part(0, 4), part(4, 8), part(8, 16)];
+        // random.Random(7).sample(range(10), 10), Python 3.11.
+        assert_eq!(parts.concat(), [5, 2, 6, 9, 0, 7, 4, 1, 3, 8]);
+        assert_eq!(Draw { seed: 7, from: 8, to: 16 }.count(10), 2);
+        assert!(part(12, 20).is_empty());
     }
 }

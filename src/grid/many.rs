@@ -1,10 +1,14 @@
-//! A single value or a list: what every axis takes.
+//! A single value or a list, which is what every axis takes, and where the schema of a grid points to what only the registry
+//! knows.
 
 use std::borrow::Cow;
 use std::ops::Deref;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use super::cell::{CUT_AXES, DEPTH};
 
 /// One value, written alone, or several in a list of at least `LEAST`; none where the key is not written. That nothing is
 /// written after it is refused by `typed`, as a list that is not there.
@@ -56,4 +60,64 @@ impl<T: JsonSchema, const LEAST: usize> JsonSchema for Many<T, LEAST> {
 /// A schema, or a list of it.
 pub(super) fn one_or_list(one: &Schema, least: usize) -> Schema {
     json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": least}]})
+}
+
+/// Each axis of a cut asks for the other three; where the budget of a search has `layers`, depths may be left out.
+pub(super) fn all_or_none() -> Map<String, Value> {
+    let layers = json!({"required": ["search"], "properties": {
+        "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
+    }});
+    let others = |key: &str| -> Value {
+        let mut others: Vec<&str> = CUT_AXES.into_iter().filter(|other| *other != key).collect();
+        if !others.contains(&DEPTH) {
+            return others.into();
+        }
+        others.retain(|other| *other != DEPTH);
+        json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
+    };
+    CUT_AXES.into_iter().map(|key| (key.to_owned(), others(key))).collect()
+}
+
+/// A definition that `schema_json` adds, by its name there.
+fn to(name: &str) -> Schema {
+    json_schema!({"$ref": format!("#/definitions/{name}")})
+}
+
+pub(super) fn rule(_: &mut SchemaGenerator) -> Schema {
+    to("WindowRule")
+}
+
+pub(super) fn task(_: &mut SchemaGenerator) -> Schema {
+    to("Task")
+}
+
+/// A task in use has the name of its definition, which need not be that of the task.
+pub(super) fn task_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "description": "A name in `tasks`, or of a file `tasks/NAME.yaml`."})
+}
+
+pub(super) fn criteria(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&to("Criterion"), 1)
+}
+
+pub(super) fn recoveries(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&to("Recovery"), 1)
+}
+
+pub(super) fn profiles(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "additionalProperties": {"$ref": "#/definitions/Profile"}, "minProperties": 1})
+}
+
+/// From 1: sequences.
+pub(super) fn counts(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&json_schema!({"type": "integer", "minimum": 1}), 1)
+}
+
+/// From 2: one token alone predicts nothing.
+pub(super) fn lengths(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&json_schema!({"type": "integer", "minimum": 2}), 1)
+}
+
+pub(super) fn names(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&json_schema!({"type": "string"}), 1)
 }

@@ -1,31 +1,23 @@
 //! Grid files: what one YAML file asks for, checked before anything runs, and the cells it stands for.
 //!
-//! The text becomes a tree in which every value knows its place (`source`, `yaml`, `node`). Four layers make it up, each laid upon
+//! The text becomes a tree in which every value knows its place (`yaml`, `node`). Four layers make it up, each laid upon
 //! the one before: the files of named entries (`named`), the grid itself, a profile (`profile`), overrides (`overrides`).
 //! From the tree a grid is made in three steps, each a function of the one before. Read: typed structs (`typed`, `schema`).
-//! Checked: every value is sound by itself, keeps its place, and has its defaults; methods are built (`check`, with `axes`,
+//! Checked: every value is sound by itself, keeps its place, and has its defaults; methods are built (`check`, with `cell`,
 //! `pattern`, `definitions`). Cells: the axes multiplied out (`cells`), once it is known how many layers the
-//! backbones have (`disk`), and named (`name`). `artifact` is what a table or figure shows of them. `schema_json` shows the typed structs to
+//! backbones have (`definitions`), and named (`name`). `artifact` is what a table or figure shows of them. `schema_json` shows the typed structs to
 //! editors.
 
 mod artifact;
-mod at;
-mod axes;
 mod cell;
 mod cells;
 mod check;
 mod defined;
 mod definitions;
 mod depth;
-mod disk;
-mod draw;
-mod entry_kind;
 mod evaluate;
-mod frozen;
 mod limits;
-mod list;
 mod many;
-mod method;
 mod name;
 mod named;
 mod need;
@@ -33,12 +25,10 @@ mod node;
 mod overrides;
 mod pattern;
 mod profile;
-mod references;
 mod schema;
 mod schema_json;
 mod search;
 mod shards;
-mod source;
 mod typed;
 mod weights;
 mod yaml;
@@ -47,21 +37,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use artifact::{
     Description, FigureEntry, FigureKind, Lead, ListEntry, Over, RacesEntry, Shade, TableEntry, Tolerance,
 };
-pub use cell::{Calibration, Cell};
+pub use cell::{Calibration, Cell, Method, MethodAxis};
 pub use defined::{Asking, DefinedColumn, DefinitionUse, GroupUse, TaskDefinition, columns as defined_columns};
-pub use definitions::{rules, tasks};
-pub use disk::{Backbone, Corpus, Rounded, TaskData};
-pub use draw::Draw;
-pub use entry_kind::EntryKind;
-pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
-pub use method::{Method, MethodAxis};
+pub use definitions::{Backbone, Corpus, Rounded, TaskData, rules, tasks};
+pub use evaluate::{Draw, Evaluate, Latency, Perplexity, TaskUse};
 pub use name::give as give_names;
 pub use named::{BackboneFile, backbone_files, folders_around, names_around};
-pub use need::{Around, Found, HubSource, Need};
+pub use need::{Around, EntryKind, Found, HubSource, Need};
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};
 pub use shards::Stream;
@@ -128,7 +115,7 @@ pub struct Grid {
 }
 
 /// What a grid file holds.
-const SHAPE: source::FileShape<'_> = source::FileShape {
+const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
     what: "the grid",
     expected: "a map with axes, and what they name",
     hint: "docs/grid.md begins with a complete example",
@@ -165,7 +152,7 @@ impl Grid {
     /// # Errors
     /// As [`Grid::load`].
     pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
-        Self::laid(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
+        Self::laid(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
 
     fn laid(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
@@ -173,10 +160,10 @@ impl Grid {
         let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
         let around = Around::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
-        let absent = |error: Error| disk::with_others(error, &needs, &around);
+        let absent = |error: Error| definitions::with_others(error, &needs, &around);
         let mut includes: Vec<_> = checked.includes.iter().map(|include| include.within(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = disk::backbones(backbones, &around).map_err(absent)?;
+        let mut backbones = definitions::found_backbones(backbones, &around).map_err(absent)?;
         for axes in [&mut checked.axes].into_iter().chain(&mut includes) {
             axes.round(&checked.weights, &mut backbones)?;
         }
@@ -192,21 +179,20 @@ impl Grid {
         // What is used is known now; the rest need not be there.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
         name::give(&mut cells);
-        let Evaluate { mut perplexity, tasks: mut scored, mut latency, metrics, .. } = checked.evaluate;
-        let mut meant = checked.meant;
-        meant.uses.retain(|of| (shown.task)(&of.name));
+        let (mut evaluate, mut meant) = (checked.evaluate, checked.meant);
         meant.tasks.retain(|name, _| (shown.task)(name));
-        meant.groups.retain(|of| of.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
-        perplexity.retain(|text| (shown.text)(&text.corpus));
-        scored.retain(|task| (shown.task)(&task.name));
-        latency.retain(|_| shown.latency);
-        let backbone = list::distinct(cells.iter().map(|cell| &cell.backbone));
-        let calibration = list::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
-        let texts = perplexity.iter().map(|text| &text.corpus);
+        evaluate.definitions.retain(|of| (shown.task)(&of.name));
+        evaluate.groups.retain(|of| of.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
+        evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
+        evaluate.tasks.retain(|task| (shown.task)(&task.name));
+        evaluate.latency.retain(|_| shown.latency);
+        let backbone = limits::distinct(cells.iter().map(|cell| &cell.backbone));
+        let calibration = limits::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
+        let texts = evaluate.perplexity.iter().map(|text| &text.corpus);
         let texts: BTreeSet<&String> = calibration.iter().map(|of| &of.corpus).chain(texts).collect();
         backbones.retain(|name, _| backbone.contains(name));
         corpora.retain(|name, _| texts.contains(name));
-        tasks.retain(|name, _| scored.iter().any(|task| task.name == *name));
+        tasks.retain(|name, _| evaluate.tasks.iter().any(|task| task.name == *name));
         Ok(Grid {
             name: checked.name,
             file: path.to_owned(),
@@ -214,22 +200,15 @@ impl Grid {
             profile: profile.clone(),
             lock_file: around.lock_file().to_owned(),
             backbones,
-            corpora: disk::corpora(corpora, &around).map_err(absent)?,
-            tasks: disk::tasks(tasks, &around).map_err(absent)?,
+            corpora: definitions::found_corpora(corpora, &around).map_err(absent)?,
+            tasks: definitions::found_tasks(tasks, &around).map_err(absent)?,
             definitions: meant.found(&around).map_err(absent)?,
             backbone,
-            criterion: list::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
-            depth: list::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
-            recovery: list::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
+            criterion: limits::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
+            depth: limits::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
+            recovery: limits::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
             calibration,
-            evaluate: Evaluate {
-                perplexity,
-                tasks: scored,
-                definitions: meant.uses,
-                groups: meant.groups,
-                latency,
-                metrics,
-            },
+            evaluate,
             search: checked.search,
             cells,
         })
@@ -254,7 +233,7 @@ impl Grid {
     /// # Errors
     /// As [`Grid::load`], but for what is only known when everything is there.
     pub fn checked_search(text: &str, path: &Path) -> Result<Option<Search>> {
-        let Layers { root, library, .. } = Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?;
+        let Layers { root, library, .. } = Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?;
         Ok(check::check(&schema(&root)?, &root, path, &library)?.search)
     }
 
@@ -263,7 +242,7 @@ impl Grid {
     /// # Errors
     /// As [`Grid::needs`].
     pub fn needs_of_text(text: &str, path: &Path) -> Result<InputList> {
-        Self::needed(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
+        Self::needed(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
 
     fn needed(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
@@ -281,16 +260,45 @@ impl Grid {
     /// # Errors
     /// A file that is no grid.
     pub fn profiles(path: &Path) -> Result<Vec<String>> {
-        Ok(profile::names_of(&source::read(path, &SHAPE)?))
+        Ok(profile::names_of(&yaml::read(path, &SHAPE)?))
     }
 
     /// The grid as it will run, with overrides, defaults and paths filled in, for the record of the run.
     ///
     /// # Errors
     /// Never for a loaded grid: all its parts have a JSON form.
-    pub fn resolved(&self) -> Result<serde_json::Value> {
+    pub fn resolved(&self) -> Result<Value> {
         serde_json::to_value(self)
             .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))
+    }
+
+    /// The grid in a form that [`Grid::thawed`] reads from any folder: with absolute paths.
+    ///
+    /// # Errors
+    /// A current folder that is gone.
+    pub fn frozen(&self) -> Result<Value> {
+        let mut grid = self.clone();
+        let absolute = |path: &mut PathBuf| -> Result<()> {
+            *path = std::path::absolute(&*path).map_err(|error| Error::io("find", path, &error))?;
+            Ok(())
+        };
+        absolute(&mut grid.file)?;
+        grid.entries.iter_mut().try_for_each(absolute)?;
+        grid.backbones.values_mut().try_for_each(|of| absolute(&mut of.path))?;
+        grid.corpora.values_mut().try_for_each(|of| absolute(&mut of.path))?;
+        grid.tasks.values_mut().try_for_each(|of| absolute(&mut of.path))?;
+        let rows = grid.definitions.values_mut().flat_map(|of| of.rows.splits.values_mut()).flatten();
+        rows.into_iter().try_for_each(absolute)?;
+        grid.resolved()
+    }
+
+    /// A grid that was frozen.
+    ///
+    /// # Errors
+    /// A form that this program did not write, or a method that it does not know.
+    pub fn thawed(frozen: &Value) -> Result<Self> {
+        Self::deserialize(frozen)
+            .map_err(|error| Error::bad_input("the frozen grid cannot be read").found(error.to_string()))
     }
 }
 
@@ -329,7 +337,7 @@ struct Layers {
 
 impl Layers {
     fn read(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
-        Self::of(source::read(path, &SHAPE)?, path, profile, overrides)
+        Self::of(yaml::read(path, &SHAPE)?, path, profile, overrides)
     }
 
     fn of(mut root: node::YamlNode, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {

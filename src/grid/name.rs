@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::cell::Cell;
-use super::method::Method;
+use super::cell::{Cell, Method};
 use crate::criterion::{self, Criterion};
 use crate::files::sha256;
 use crate::options::Options;

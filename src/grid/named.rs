@@ -5,11 +5,11 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::entry_kind::EntryKind;
+use super::need::EntryKind;
 use super::node::{MapEntry, Value, YamlNode};
 use super::schema::BackboneEntry;
-use super::source::{self, FileShape};
 use super::typed;
+use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
 use crate::hub::{Lock, Repo, RepoKind, Source, Want};
 use crate::installed;
@@ -106,7 +106,7 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
     };
     let what = format!("the {} `{name}`", kind.word());
     let hint = format!("the file holds what would stand behind `{name}:` in a grid's `{}`", kind.key());
-    source::read(path, &FileShape { what: &what, expected, hint: &hint })
+    yaml::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
 
 /// A backbone that has a file of its own.

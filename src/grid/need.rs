@@ -1,19 +1,70 @@
-//! What a grid needs from outside, and where it may be: a path, or the cache of the hub.
+//! What may be given a name in a grid, what of it is needed from outside, and where that may be: a path, or the cache of the
+//! hub.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::at::{At, Positioned};
-use super::entry_kind::EntryKind;
-use super::node::YamlPosition;
+use super::node::{At, Positioned, YamlNode, YamlPosition};
 use super::shards::{Stream, WrittenShards};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::parts;
 use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
+
+/// What can have a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    Backbone,
+    Corpus,
+    Task,
+}
+
+impl EntryKind {
+    pub(super) const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
+
+    /// The key of a grid that holds entries of this kind, and the folder that holds their files.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            EntryKind::Backbone => "backbones",
+            EntryKind::Corpus => "corpora",
+            EntryKind::Task => "tasks",
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            EntryKind::Backbone => "backbone",
+            EntryKind::Corpus => "corpus",
+            EntryKind::Task => "task",
+        }
+    }
+
+    /// The names of this kind that a tree uses. What has another shape than it should is left to `typed`.
+    pub(super) fn used(self, root: &YamlNode) -> BTreeSet<String> {
+        let below = |node: &YamlNode, key: &str| node.get(key).map(YamlNode::items).unwrap_or_default().to_vec();
+        let includes = below(root, "include");
+        let axis =
+            |key: &str| [root].into_iter().chain(&includes).flat_map(|node| below(node, key)).collect::<Vec<_>>();
+        let evaluate = root.get("search").or_else(|| root.get("evaluate"));
+        let evaluated = |key: &str| evaluate.map(|node| below(node, key)).unwrap_or_default();
+        let nodes = match self {
+            EntryKind::Backbone => axis("backbone"),
+            EntryKind::Corpus => {
+                let users = axis("calibration").into_iter().chain(evaluated("perplexity"));
+                users.flat_map(|user| below(&user, "corpus")).collect()
+            }
+            EntryKind::Task => {
+                let name = |task: YamlNode| task.get("name").cloned().unwrap_or(task);
+                evaluated("tasks").into_iter().map(name).collect()
+            }
+        };
+        nodes.iter().filter_map(|node| node.text().map(str::to_owned)).collect()
+    }
+}
 
 /// What an entry says of its files.
 pub(super) struct WrittenSource<'a> {
@@ -22,6 +73,18 @@ pub(super) struct WrittenSource<'a> {
     pub(super) revision: Option<&'a str>,
     pub(super) files: &'a [String],
     pub(super) shards: Option<WrittenShards>,
+}
+
+impl<'a> WrittenSource<'a> {
+    /// One without shards.
+    pub(super) fn of(
+        path: &'a Option<PathBuf>,
+        hub: &'a Option<String>,
+        revision: &'a Option<String>,
+        files: &'a [String],
+    ) -> Self {
+        Self { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files, shards: None }
+    }
 }
 
 /// A backbone, text or task that a grid names. Whether it is there was not looked for.
@@ -156,17 +219,8 @@ impl Need {
                 return Err(at.key(key).bad(format!("`{key}` belongs to `hub`, which is not there")));
             }
             let Positioned { value, place } = from_here(path, &path_at);
-            let name = name.to_owned();
-            return Ok(Self {
-                kind,
-                name,
-                want: None,
-                path: Some(value),
-                place,
-                either: false,
-                shards: written.shards,
-                whole: false,
-            });
+            let (name, path, shards) = (name.to_owned(), Some(value), written.shards);
+            return Ok(Self { kind, name, want: None, path, place, either: false, shards, whole: false });
         };
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));

@@ -1,4 +1,5 @@
-//! The grid as a tree in which every value and key knows where it was written.
+//! The grid as a tree in which every value and key knows where it was written, and the way from its root to a value, for the
+//! complaints about it.
 //!
 //! The typed schema is read from this tree instead of from the text, because overrides have to be applied in between, and
 //! because every later complaint about a value must be able to name the line that holds it.
@@ -6,6 +7,9 @@
 use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
+
+use self::PathStep::{Item, Key};
+use crate::error::Error;
 
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,12 +30,8 @@ impl fmt::Display for YamlPosition {
     }
 }
 
-/// A value and its place.
-#[derive(Debug, Clone)]
-pub(super) struct YamlNode {
-    pub(super) place: YamlPosition,
-    pub(super) value: Value,
-}
+/// A value of any kind and its place.
+pub(super) type YamlNode = Positioned<Value>;
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
@@ -151,6 +151,67 @@ impl YamlNode {
     pub(super) fn moved_to(mut self, place: &YamlPosition) -> YamlNode {
         self.relocate(&|_| place.clone());
         self
+    }
+}
+
+/// A value and the place that a complaint about it names.
+#[derive(Debug, Clone)]
+pub(super) struct Positioned<T> {
+    pub(super) value: T,
+    pub(super) place: YamlPosition,
+}
+
+/// The way from the root of a grid's tree to a value, which need not be written.
+#[derive(Debug, Clone)]
+pub(super) struct At<'a> {
+    root: &'a YamlNode,
+    steps: Vec<PathStep<'a>>,
+}
+
+impl<'a> At<'a> {
+    pub(super) fn root(root: &'a YamlNode) -> Self {
+        Self { root, steps: Vec::new() }
+    }
+
+    /// The value of a key of the map that stands here.
+    pub(super) fn key(&self, key: &'a str) -> Self {
+        self.then(Key(key))
+    }
+
+    /// An item of the list that stands here.
+    pub(super) fn item(&self, item: usize) -> Self {
+        self.then(Item(item))
+    }
+
+    fn then(&self, step: PathStep<'a>) -> Self {
+        Self { root: self.root, steps: [&self.steps[..], &[step]].concat() }
+    }
+
+    /// Of a value that is not written, the place of the map that could have held it.
+    pub(super) fn place(&self) -> YamlPosition {
+        self.root.deepest(&self.steps).place.clone()
+    }
+
+    pub(super) fn placed<T>(&self, value: T) -> Positioned<T> {
+        Positioned { value, place: self.place() }
+    }
+
+    /// A complaint about the value.
+    pub(super) fn bad(&self, what: impl Into<String>) -> Error {
+        Error::bad_input(what).at(self.place().to_string())
+    }
+
+    /// `evaluate.perplexity`, `include[0].depth`
+    pub(super) fn name(&self) -> String {
+        let mut name = String::new();
+        for step in &self.steps {
+            match step {
+                Key(key) if name.is_empty() => name.push_str(key),
+                Key(key) => name.push_str(&format!(".{key}")),
+                Item(item) => name.push_str(&format!("[{item}]")),
+            }
+        }
+        name
     }
 }
 

@@ -2,14 +2,11 @@
 
 use serde_json::Value;
 
-use super::at::{At, Positioned};
-use super::axes;
-use super::cell::{AXES, Calibration, Cell};
-use super::depth::Depth;
-use super::list::distinct;
+use super::cell::{self, AXES, Calibration, Cell, Method, MethodAxis, WrittenMethod};
+use super::depth::{self, Depth};
+use super::limits::distinct;
 use super::many::Many;
-use super::method::{Method, MethodAxis, WrittenMethod};
-use super::node::YamlPosition;
+use super::node::{At, Positioned, YamlPosition};
 use super::schema::{CalibrationPattern, PatternEntry};
 use crate::criterion::Criterion;
 use crate::error::{Error, Result};
@@ -42,9 +39,9 @@ impl CellPattern {
         Ok(Self {
             place: at.place(),
             backbone: names.collect(),
-            criterion: axes::methods::<dyn Criterion>(at, criterion)?,
-            depth: depth.written().map_or(Ok(Vec::new()), |depths| axes::depths(&at.key("depth"), depths))?,
-            recovery: axes::methods::<dyn Recovery>(at, recovery)?,
+            criterion: cell::methods::<dyn Criterion>(at, criterion)?,
+            depth: depth.written().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,
+            recovery: cell::methods::<dyn Recovery>(at, recovery)?,
             calibration: calibration.collect::<Result<_>>()?,
         })
     }
@@ -92,7 +89,9 @@ impl CellPattern {
         let backbone = self.backbone.is_empty() || self.backbone.iter().any(|name| name.value == cell.backbone);
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
-            return backbone && self.names_only_backbones();
+            let Self { criterion, depth, recovery, calibration, .. } = self;
+            let names_more = [criterion.len(), depth.len(), recovery.len(), calibration.len()].iter().any(|of| *of > 0);
+            return backbone && !names_more;
         };
         fn method<M: MethodAxis + ?Sized>(patterns: &[Positioned<WrittenMethod>], method: &Method<M>) -> bool {
             patterns.is_empty() || patterns.iter().any(|pattern| means(&pattern.value, method))
@@ -103,10 +102,6 @@ impl CellPattern {
             && method(&self.recovery, recovery)
             && (self.calibration.is_empty()
                 || self.calibration.iter().any(|pattern| means_calibration(&pattern.value, calibration)))
-    }
-
-    fn names_only_backbones(&self) -> bool {
-        self.criterion.is_empty() && self.depth.is_empty() && self.recovery.is_empty() && self.calibration.is_empty()
     }
 
     /// Refuses a value that no cell of the product has, and a combination of values that none has: mostly it is a typing

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::limits::is_plain;
 use super::named::Library;
 use super::node::{Value, YamlNode};
-use super::source::{self, FileShape};
 use super::typed::unknown_key;
+use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
 
 /// The keys that belong to the grid as a whole, which a profile cannot set.
@@ -73,7 +73,7 @@ fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
 fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     let what = format!("the profile `{name}`");
     let hint = format!("the file holds what would stand behind `{name}:` in a grid's `profiles`");
-    let changes = source::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
+    let changes = yaml::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
     check_keys(&changes, &what)?;
     Ok(changes)
 }

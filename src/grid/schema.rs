@@ -10,11 +10,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::artifact::Description;
+use super::cell::MethodEntry;
 use super::depth::DepthEntry;
 use super::evaluate::EvaluateEntry;
-use super::many::Many;
-use super::method::MethodEntry;
-use super::references;
+use super::many::{self, Many};
 use super::search::SearchEntry;
 use super::weights::WeightsEntry;
 use crate::corpus::ShardOrder;
@@ -22,7 +21,7 @@ use crate::corpus::ShardOrder;
 /// A grid of ghostlab: backbone × criterion × depth × recovery × calibration. Every axis takes a single value or a list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("dependencies" = references::all_or_none()))]
+#[schemars(extend("dependencies" = many::all_or_none()))]
 pub(super) struct Schema {
     /// The results' folder is called so; by default the file's name without its ending.
     pub(super) name: Option<String>,
@@ -42,14 +41,14 @@ pub(super) struct Schema {
     pub(super) weights: Many<WeightsEntry>,
     /// Axis: the rules that pick the layers to remove. A grid has this and the three below, or only its dense backbones.
     #[serde(default)]
-    #[schemars(schema_with = "references::criteria")]
+    #[schemars(schema_with = "many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// Axis: how many layers go, as a count or as a share of the backbone's layers.
     #[serde(default)]
     pub(super) depth: Many<DepthEntry>,
     /// Axis: what is put at the cut.
     #[serde(default)]
-    #[schemars(schema_with = "references::recoveries")]
+    #[schemars(schema_with = "many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// Axis: the text that selections and operators are computed from.
     #[serde(default)]
@@ -77,8 +76,17 @@ pub(super) struct Schema {
     pub(super) _profile: Option<String>,
     /// Changes to the grid by name. Maps are merged key by key, everything else is replaced.
     #[serde(default, rename = "profiles")]
-    #[schemars(schema_with = "references::profiles")]
+    #[schemars(schema_with = "many::profiles")]
     pub(super) _profiles: BTreeMap<String, IgnoredAny>,
+}
+
+impl Schema {
+    /// The axes of its product.
+    pub(super) fn axes(&self) -> IncludeEntry {
+        let Self { backbone, criterion, depth, recovery, calibration, .. } = self;
+        let (criterion, depth, recovery) = (criterion.clone(), depth.clone(), recovery.clone());
+        IncludeEntry { backbone: backbone.clone(), criterion, depth, recovery, calibration: calibration.clone() }
+    }
 }
 
 /// A model.
@@ -117,7 +125,7 @@ pub(super) struct CorpusEntry {
     #[serde(default)]
     pub(super) files: Many<String>,
     /// How its rows are joined and its windows drawn.
-    #[schemars(schema_with = "references::rule")]
+    #[schemars(schema_with = "many::rule")]
     pub(super) rule: String,
     /// Of the rule `c4-stream`: the order of its shards' rows; `one-by-one` by default.
     pub(super) shards: Option<ShardOrder>,
@@ -152,7 +160,7 @@ pub(super) struct TaskEntry {
     pub(super) files: Many<String>,
     /// Which task it is, where the name it has in the grid does not say so.
     #[serde(default)]
-    #[schemars(schema_with = "references::task")]
+    #[schemars(schema_with = "many::task")]
     pub(super) task: Option<String>,
     /// Whether a program made it up: then it is never the published split, whatever its size.
     #[serde(default)]
@@ -166,17 +174,17 @@ pub(super) struct CalibrationEntry {
     /// A name in `corpora`, or of a file `corpora/NAME.yaml`.
     pub(super) corpus: Many<String>,
     /// How many sequences are drawn.
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) sequences: Many<usize>,
     /// Tokens of a sequence.
-    #[schemars(schema_with = "references::lengths")]
+    #[schemars(schema_with = "many::lengths")]
     pub(super) length: Many<usize>,
     /// Of the draw; 0 by default.
     #[serde(default)]
     pub(super) seed: Many<u64>,
     /// How many of the sequences, the first ones, an operator is computed from; all by default. Selection uses all.
     #[serde(default)]
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) operator_sequences: Many<usize>,
 }
 
@@ -187,12 +195,12 @@ pub(super) struct IncludeEntry {
     /// The models; one need not stand on the grid's axis.
     pub(super) backbone: Many<String>,
     /// The rules that pick the layers.
-    #[schemars(schema_with = "references::criteria")]
+    #[schemars(schema_with = "many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// How many layers go.
     pub(super) depth: Many<DepthEntry>,
     /// What is put at the cut.
-    #[schemars(schema_with = "references::recoveries")]
+    #[schemars(schema_with = "many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// The text that selections and operators are computed from.
     pub(super) calibration: Many<CalibrationEntry>,
@@ -205,12 +213,12 @@ pub(super) struct PatternEntry {
     /// Models. A pattern that names nothing else leaves out their dense cells too.
     pub(super) backbone: Many<String>,
     /// Rules: by name with any options, or with the options given.
-    #[schemars(schema_with = "references::criteria")]
+    #[schemars(schema_with = "many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// How many layers go.
     pub(super) depth: Many<DepthEntry>,
     /// Recoveries: by name with any options, or with the options given.
-    #[schemars(schema_with = "references::recoveries")]
+    #[schemars(schema_with = "many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// Calibrations by what is given of them.
     pub(super) calibration: Many<CalibrationPattern>,
@@ -223,14 +231,14 @@ pub(super) struct CalibrationPattern {
     /// Names of corpora.
     pub(super) corpus: Many<String>,
     /// How many sequences are drawn.
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) sequences: Many<usize>,
     /// Tokens of a sequence.
-    #[schemars(schema_with = "references::lengths")]
+    #[schemars(schema_with = "many::lengths")]
     pub(super) length: Many<usize>,
     /// Of the draw.
     pub(super) seed: Many<u64>,
     /// How many sequences an operator is computed from.
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) operator_sequences: Many<usize>,
 }

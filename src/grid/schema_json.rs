@@ -3,9 +3,9 @@
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::cell::MethodAxis;
 use super::definitions;
-use super::entry_kind::EntryKind;
-use super::method::MethodAxis;
+use super::need::EntryKind;
 use super::profile::OF_THE_WHOLE;
 use super::schema::Schema;
 use crate::criterion::Criterion;

@@ -5,12 +5,10 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::at::At;
 use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
 use super::limits;
-use super::list;
-use super::many::Many;
-use super::references;
+use super::many::{self, Many};
+use super::node::At;
 use crate::error::{Error, Result};
 
 /// How a grid's cells are raced.
@@ -103,7 +101,7 @@ pub(super) struct SearchEntry {
 pub(super) struct BudgetEntry {
     /// How many layers are removed; of several numbers each is a search of its own.
     #[serde(default)]
-    #[schemars(schema_with = "references::counts")]
+    #[schemars(schema_with = "many::counts")]
     pub(super) layers: Many<usize>,
     /// At least so many times as fast as the dense backbone: `1.3`.
     #[schemars(range(min = 1.0))]
@@ -182,7 +180,7 @@ impl BudgetEntry {
                 .found("none"));
         }
         let removed = match layers.written() {
-            Some(layers) => list::values(&at.key("layers"), layers)?.into_iter().map(|of| of.value).collect(),
+            Some(layers) => limits::values(&at.key("layers"), layers)?.into_iter().map(|of| of.value).collect(),
             None => Vec::new(),
         };
         if removed.contains(&0) {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::at::At;
+use super::node::At;
 use crate::corpus::{Rule, ShardOrder};
 use crate::error::{Error, Result};
 

@@ -8,9 +8,9 @@ use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::at::{At, Positioned};
-use super::list;
+use super::limits;
 use super::many::Many;
+use super::node::{At, Positioned};
 use crate::error::Result;
 use crate::model::WeightType;
 
@@ -130,7 +130,7 @@ impl Weights {
             let calibrated = calibrated.unwrap_or(&[CalibratedOn::Full]);
             all.extend(calibrated.iter().map(|on| at.placed(Self(Some((to, *on))))));
         }
-        list::each_once(at, &all)?;
+        limits::each_once(at, &all)?;
         Ok(all)
     }
 

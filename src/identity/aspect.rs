@@ -1,16 +1,17 @@
 //! The leaves of an identity, or of any JSON value, by their paths, and where two are unlike: the only way in which
-//! settings are compared, so that a new one cannot be forgotten.
+//! settings are compared, so that a new one cannot be forgotten. A leaf is compared as its canonical text.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::{Canonical, Identity};
+use super::Identity;
+use ghostlab_store::canonical;
 
 /// The path of a leaf: `calibration.text.rule`. Of a value of any shape it goes on into it: `cut.options.cosine`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -118,6 +119,68 @@ fn walk(schema: &Value, path: &Aspect, found: &mut BTreeSet<Aspect>) {
         found.insert(path.clone());
     }
     branches.into_iter().for_each(|schema| walk(schema, path, found));
+}
+
+/// A JSON value by its canonical text: without spaces, keys sorted, floats in their shortest form.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Canonical(String);
+
+impl Canonical {
+    pub fn of(value: &Value) -> Self {
+        Self(canonical(value))
+    }
+
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is a hash: they are long, and say nothing to people.
+    pub fn is_hash(&self) -> bool {
+        self.0.len() == 66 && self.0[1..65].bytes().all(|digit| digit.is_ascii_hexdigit())
+    }
+}
+
+impl fmt::Display for Canonical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Canonical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Canonical {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Canonical {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(|value| Self::of(&value))
+    }
+}
+
+impl JsonSchema for Canonical {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "AnyValue".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Value::json_schema(generator)
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 mod aspect;
 mod beside;
-mod canonical;
 mod shared;
 
 use std::fmt;
@@ -13,11 +12,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use aspect::{Aspect, Difference, Leaves, aspects, differs, leaves};
+pub use aspect::{Aspect, Canonical, Difference, Leaves, aspects, differs, leaves};
 pub use beside::beside;
-pub use canonical::Canonical;
 
 use crate::corpus::ShardOrder;
+use crate::distill::Finetune;
 use crate::grid::Draw;
 use crate::model::{self, EngineRequest};
 use ghostlab_store::About;
@@ -126,16 +125,7 @@ pub struct RepairId {
     pub fitted: usize,
     /// How its operator is trained after it is solved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub training: Option<TrainingId>,
-}
-
-/// The text of a training, of the calibration's corpus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TrainingId {
-    pub sequences: usize,
-    pub length: usize,
-    pub seed: u64,
+    pub training: Option<Finetune>,
 }
 
 /// The windows that activations come from.

@@ -8,14 +8,13 @@ use serde_json::{Value, json};
 
 use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, Criterion, PruneSpec};
-use crate::distill::Finetune;
 use crate::error::Result;
 use crate::evaluate::{end_of_text, prefix_token};
 use crate::files::sha256;
 use crate::grid::{CalibratedOn, Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, Rounded, TaskUse};
 use crate::identity::{
     CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
-    TextId, TrainingId,
+    TextId,
 };
 use crate::latency::Rounds;
 use crate::model::{EngineChoice, WeightType};
@@ -33,8 +32,9 @@ pub(super) struct BackboneContents<'a> {
     inputs: &'a Inputs,
     files: &'a BackboneFiles,
     folder: PathBuf,
-    dense: Identity,
-    calibrated: Identity,
+    /// The whole backbone, and the one that repairs are computed with.
+    pub(super) dense: Identity,
+    pub(super) calibrated: Identity,
     batch_tokens: usize,
 }
 
@@ -57,16 +57,6 @@ impl<'a> BackboneContents<'a> {
         let calibrated = of(model(calibrated));
         let dense = Identity { model: model(weights.map(|of| of.to)), ..calibrated.clone() };
         Self { grid, inputs, files, folder: folder.to_owned(), dense, calibrated, batch_tokens }
-    }
-
-    /// The whole backbone.
-    pub(super) fn dense(&self) -> &Identity {
-        &self.dense
-    }
-
-    /// The whole backbone that repairs are computed with.
-    pub(super) fn calibrated(&self) -> &Identity {
-        &self.calibrated
     }
 
     fn hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
@@ -180,7 +170,7 @@ impl<'a> BackboneContents<'a> {
         if definition.output == Output::Generate {
             asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
-        Ok((measure, tokens::of_definition(&used.name, &asked)))
+        Ok((measure, tokens::of_requests(&used.name, json!({"definition": asked}))))
     }
 }
 
@@ -226,6 +216,6 @@ pub(super) fn repair(
         version: recovery::version(&recovery.name),
         options: Canonical::of(&json!(recovery::untrained(&recovery.resolved))),
         fitted: recovery.rule.fitted_on(criterion.rule.one_block(of)).count(sequences, operator_sequences),
-        training: recovery.training.map(|Finetune { sequences, length, seed }| TrainingId { sequences, length, seed }),
+        training: recovery.training,
     }
 }

@@ -9,10 +9,8 @@ use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid, Method};
 use crate::model::{Load, Operator, Program, Trie};
-use crate::stage::operator::{Needs, WantedRepair};
-use crate::stage::{
-    Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, operator, scores, tokens, trial,
-};
+use crate::stage::operator::{self, Needs, WantedRepair};
+use crate::stage::{Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens};
 use crate::work::settings::RunSettings;
 use ghostlab_store::{ObjectKind, Store};
 
@@ -146,7 +144,7 @@ fn of_backbone(
         let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-        jobs.push((Job { group: &scores::GROUP, place }, scores::cost(config, &all, &missing, &load)));
+        jobs.push((Job { group: &scoring::GROUP, place }, scores::cost(config, &all, &missing, &load)));
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
@@ -170,7 +168,7 @@ fn of_backbone(
         }
         let mut cost = operator::cost(config, &load, pass, [own.len(), missing.len()]);
         for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state) {
-            cost += trial::cost(config, &sets, left, &load);
+            cost += scores::trial_cost(config, &sets, left, &load);
         }
         // What one pass gives is kept once for all methods of a boundary.
         let (mut read, pass) = (BTreeSet::new(), pass / load.tokens.max(1) as f64);
@@ -267,7 +265,7 @@ impl TrialCount {
         let tokens = &backbone.calibrations[calibration].tokens;
         let of = |Deepest { criterion, sets, left }: Deepest| {
             let stored =
-                |set: &&Vec<usize>| !left || store.has(&trial::key(backbone.calibrated().keyed(), tokens, set));
+                |set: &&Vec<usize>| !left || store.has(&scores::trial(backbone.calibrated().keyed(), tokens, set));
             Self { criterion, needed: sets.len(), stored: sets.iter().filter(stored).count() }
         };
         deepest(plan.grid, backbone, &own, state).into_iter().map(of).filter(|of| of.needed > 0).collect()

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::contents::{self, BackboneContents};
-use super::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
 use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
@@ -14,10 +13,62 @@ use crate::identity::{CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
 use crate::model::{Config, EngineRequest, rounding_told};
 use crate::stage::{distilled, generations, latency, operator, scores, selection};
-use crate::work::backbone::KeyedBackbone;
-use crate::work::inputs::Inputs;
+use crate::work::backbone::{BackbonePlan, CalibrationPlan, Evaluation, KeyedBackbone, Subject, TrainingPlan, Variant};
+use crate::work::inputs::{Given, Inputs};
 use ghostlab_definitions::metric::Output;
-use ghostlab_store::Key;
+use ghostlab_store::{Key, Store};
+
+/// Every artifact that a grid asks for.
+pub struct Plan<'g> {
+    pub grid: &'g Grid,
+    pub inputs: Inputs,
+    /// In the order of the grid's cells.
+    pub backbones: Vec<BackbonePlan>,
+    /// Tokens of a batch: part of the keys of scores, whose last digits depend on it.
+    pub batch_tokens: usize,
+}
+
+impl<'g> Plan<'g> {
+    /// Reads the inputs' hashes and builds all keys.
+    ///
+    /// # Errors
+    /// An input that cannot be read, or an engine that does not run here.
+    pub fn new(grid: &'g Grid, store: &Store, engine: EngineRequest, batch_tokens: usize) -> Result<Self> {
+        let inputs = Inputs::read(grid, store)?;
+        let mut names: Vec<&str> = grid.cells.iter().map(|cell| cell.backbone.as_str()).collect();
+        names.dedup();
+        let planned = names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, engine, batch_tokens));
+        let backbones = planned.collect::<Result<_>>()?;
+        Ok(Self { grid, inputs, backbones, batch_tokens })
+    }
+
+    pub(crate) fn given(&self) -> Given<'_> {
+        Given { grid: self.grid, inputs: &self.inputs }
+    }
+
+    /// What runs the backbones, in words: mostly one engine.
+    pub fn engines(&self) -> String {
+        let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
+        ids.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
+    /// The machine with each device that computes, as [`machine::identity`] has it: of two GPUs each is another.
+    pub fn machine(&self) -> String {
+        let of = |backbone: &BackbonePlan| machine::identity(backbone.engine.device()).to_string();
+        let all: BTreeSet<String> = self.backbones.iter().map(of).collect();
+        all.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
+    /// All artifacts that its backbones name.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.backbones.iter().flat_map(BackbonePlan::keys)
+    }
+
+    /// Each cell with its backbone and variant, in the grid's order.
+    pub fn variants(&self) -> impl Iterator<Item = (&BackbonePlan, &Variant)> {
+        self.backbones.iter().flat_map(|backbone| backbone.variants.iter().map(move |variant| (backbone, variant)))
+    }
+}
 
 /// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
 fn training_text(cell: &Cell) -> Option<Calibration> {
@@ -54,7 +105,7 @@ impl BackbonePlan {
         let of_cells = own.iter().filter_map(|(_, cell)| cell.calibration.clone());
         let of_trainings = own.iter().map(|(_, cell)| training_text(cell));
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
-        let (dense, calibrated) = (contents.dense().clone(), contents.calibrated().clone());
+        let (dense, calibrated) = (contents.dense.clone(), contents.calibrated.clone());
         let mut known = PlannedParts { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
         for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
             if known.calibrations.contains_key(&calibration) {

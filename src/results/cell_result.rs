@@ -1,6 +1,6 @@
-//! What came of one cell.
+//! What came of a grid, cell by cell.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ghostlab_definitions::Answer;
@@ -8,15 +8,74 @@ use ghostlab_definitions::results::{Judged, Score, group_scores};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::extent::{DefinedExtent, TaskExtent, TextExtent};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
-use crate::grid::{Cell, DefinitionUse, GroupUse, Latency, Perplexity, TaskUse};
+use crate::files::parts;
+use crate::grid::{Cell, DefinitionUse, Grid, GroupUse, Latency, Perplexity, TaskUse};
 use crate::identity::{Identity, MeasureId};
 use crate::latency::LatencyResult;
 use crate::metric::TextSample;
+use crate::model::EngineId;
 use crate::stage::operator::BoundaryResult;
-use crate::tasks::{self, Answered, TaskResult};
+use crate::tasks::{self, Answered, Task, TaskResult};
+
+/// What came of a grid.
+#[derive(Debug)]
+pub struct GridOutcome {
+    /// In the order of the grid's cells.
+    pub cells: Vec<CellResult>,
+    /// SHA-256 of every file that was read, by path.
+    pub inputs: BTreeMap<String, String>,
+    /// What ran each backbone.
+    pub engines: BTreeMap<String, EngineId>,
+    /// What the weights of backbones are rounded to, in words, by their names; those that are as stored are not among them.
+    pub rounded: BTreeMap<String, String>,
+    /// What latencies are measured on, in words; empty where none are.
+    pub machine: String,
+}
+
+impl GridOutcome {
+    /// Whether backbones with unlike vocabularies stand beside each other: their perplexities are of other tokens.
+    pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
+        let of = |cell: &CellResult| {
+            let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
+            self.inputs.get(&parts::tokenizer(folder).display().to_string())
+        };
+        self.cells.iter().filter_map(of).collect::<BTreeSet<_>>().len() > 1
+    }
+
+    /// What a cell's backbone reads of a text, which may be known of another cell alone; none where it is not tokenised.
+    pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
+        let mut others = self.cells.iter().filter(|of| of.cell.backbone == result.cell.backbone);
+        let known = |of: &CellResult| of.text(text)?.extent;
+        known(result).or_else(|| others.find_map(known))
+    }
+
+    /// What all cells read of a text.
+    pub fn text_reads(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
+        self.cells.iter().filter_map(|of| of.text(text)?.extent)
+    }
+
+    /// How much of a task is scored, which the first backbone tells of all; none where nothing of it is stored.
+    pub fn task(&self, used: &TaskUse) -> Option<&TaskExtent> {
+        self.cells.first()?.task(used)?.extent.as_ref()
+    }
+
+    /// The same of a definition's task.
+    pub fn defined(&self, used: &DefinitionUse) -> Option<&DefinedExtent> {
+        self.cells.first()?.defined(used)?.extent.as_ref()
+    }
+
+    /// How many cells did not fail and are not made, or not wholly.
+    pub fn unmade(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
+    }
+
+    /// How many cells failed.
+    pub fn failed(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.failure.is_some()).count()
+    }
+}
 
 /// A variant's scores on one task.
 #[derive(Debug, Clone, Serialize)]
@@ -257,4 +316,33 @@ fn samples<A, E, T: Serialize, S: Serializer>(
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_seq(all.iter().map(|of| &of.sample))
+}
+
+/// Of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextExtent {
+    /// Windows that are scored, and windows that there are.
+    pub windows: usize,
+    pub all: usize,
+    /// Of the text that the predicted tokens stand for.
+    pub bytes: usize,
+}
+
+/// Of a task.
+#[derive(Debug, Clone)]
+pub struct TaskExtent {
+    pub task: &'static Task,
+    /// Documents scored, and documents in the files.
+    pub documents: usize,
+    pub original: usize,
+    /// Whether all documents of the published split are scored.
+    pub whole: bool,
+}
+
+/// Of a task by its definition.
+#[derive(Debug, Clone)]
+pub struct DefinedExtent {
+    /// Documents scored, and documents of the split.
+    pub documents: usize,
+    pub original: usize,
 }

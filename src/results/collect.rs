@@ -7,9 +7,8 @@ use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::cell_result::{CellResult, Measured, TaskScores};
+use super::cell_result::{CellResult, GridOutcome, Measured, TaskScores};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
-use super::outcome::GridOutcome;
 use super::record::{Condition, DENSE, Record};
 use super::{Factors, Protocol, Question, factors, stem};
 use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};

@@ -9,15 +9,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::paired::{self, Paired};
-use super::pairing::{NumberPair, pairing};
+use super::pairing::{NumberPair, Renamed, pairing};
 use super::record::Record;
-use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
-use super::tolerance;
 use crate::error::Result;
 use crate::files::sha256;
-use crate::identity::{Canonical, Difference, differs, leaves};
+use crate::identity::{Canonical, ComputeId, Difference, differs, leaves};
 use crate::metric::Metric;
+use crate::model::Tolerance;
 
 /// What is not the same in two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -140,7 +139,7 @@ impl Differences {
                 [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
             // Of other settings nothing says how far apart they may be.
             let same = same_items && differences.iter().all(|of| of.aspect.is_of("engine"));
-            let beyond = same.then(|| tolerance::beyond(number, other, &ran)).flatten();
+            let beyond = same.then(|| beyond(number, other, &ran)).flatten();
             let Unpaired { record, cell, column } = unpaired(number);
             let second = other.record.clone();
             values.push(ValueDifference { first: record, second, cell, column, beyond, same_items, paired });
@@ -273,6 +272,74 @@ pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDiffere
     all.filter(|of| !ASIDE.iter().any(|aside| of.aspect.is_of(aside))).map(SettingDifference::from).collect()
 }
 
+/// Whether one number is further apart on two engines than that; none where they are one, or nothing is known of such
+/// numbers.
+pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[ComputeId; 2]) -> Option<bool> {
+    if engines[0] == engines[1] {
+        return None;
+    }
+    let coarser = engines.iter().find(|of| of.dtype != "f32").unwrap_or(&engines[0]);
+    let Tolerance { perplexity, answers, .. } = Tolerance::of(&coarser.dtype);
+    if let Some((one, two)) = first.right.as_ref().zip(second.right.as_ref()) {
+        let documents = one.chars().filter(|c| *c != ',').count();
+        let unlike = one.chars().zip(two.chars()).filter(|(a, b)| a != b).count();
+        return (one.len() == two.len()).then_some(unlike as f64 > answers * documents as f64);
+    }
+    Metric::find(&first.record.metric).ok().filter(Metric::is_of_texts)?;
+    let (one, two) = (first.record.value?, second.record.value?);
+    let apart = (two - one).abs();
+    // What is no number is like nothing.
+    Some(apart.is_nan() || apart > perplexity * one.abs())
+}
+
 #[cfg(test)]
 #[path = "differences_test.rs"]
 mod tests;
+
+#[cfg(test)]
+mod tolerance_tests {
+    use super::*;
+    use crate::model::CPU;
+    use crate::results::record::{Condition, Record};
+
+    fn number(metric: &str, value: f64, right: Option<&str>) -> StoredNumber {
+        let condition = Condition {
+            backbone: "llama".into(),
+            layers: 16,
+            depth: 0,
+            criterion: "dense".into(),
+            recovery: "none".into(),
+            finetuned: false,
+            calibration: String::new(),
+        };
+        let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
+        let (cell, column) = ("c".to_owned(), metric.to_owned());
+        StoredNumber { record, cell, column, failure: None, right: right.map(str::to_owned), losses: None }
+    }
+
+    #[test]
+    fn half_precision_may_be_further_apart_and_one_engine_is_not_compared() {
+        let cpu = ComputeId::from(CPU);
+        let other = |dtype: &str| ComputeId { name: "candle".into(), dtype: dtype.into(), device: "cuda".into() };
+        let ppl = |value| number("ppl_c4", value, None);
+        for (dtype, value, expected) in [
+            ("f32", 10.009, false),
+            ("f32", 10.02, true),
+            ("bf16", 10.04, false),
+            ("bf16", 10.06, true),
+            ("f16", f64::NAN, true),
+        ] {
+            let found = beyond(&ppl(10.0), &ppl(value), &[cpu.clone(), other(dtype)]);
+            assert_eq!(found, Some(expected), "{dtype} {value}");
+        }
+        let answers = |wrong: usize| number("rte", 0.0, Some(&("0".repeat(wrong) + &"1".repeat(100 - wrong))));
+        let ours = |dtype: &str, wrong| beyond(&answers(0), &answers(wrong), &[cpu.clone(), other(dtype)]);
+        assert_eq!([ours("bf16", 2), ours("bf16", 3)], [Some(false), Some(true)]);
+        assert_eq!([ours("f32", 0), ours("f32", 1)], [Some(false), Some(true)]);
+        assert_eq!(beyond(&ppl(10.0), &ppl(20.0), &[cpu.clone(), cpu.clone()]), None);
+        assert_eq!(
+            beyond(&number("boundary_mae", 1.0, None), &number("boundary_mae", 2.0, None), &[cpu, other("f16")]),
+            None
+        );
+    }
+}

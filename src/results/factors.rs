@@ -1,12 +1,11 @@
 //! What tells the numbers of a run from each other: the settings of each, by name. Labels are made of them where
-//! something is shown, and nothing is read back out of a label.
+//! something is shown, and nothing is read back out of a label. Values stand in the order of their first appearance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::distinct;
 use crate::grid::{Calibration, Cell};
 use crate::{criterion, recovery};
 
@@ -155,6 +154,29 @@ fn told_apart(rows: &[&Factors]) -> Vec<String> {
         words.collect::<Vec<_>>().join(", ")
     };
     rows.iter().map(said).collect()
+}
+
+/// Values under what they have in common, in the order of first appearance.
+pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in values {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, all)) => all.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}
+
+/// Each value once, in the order of first appearance.
+pub fn distinct<'a, T: Clone + PartialEq + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<T> {
+    let mut all: Vec<T> = Vec::new();
+    for value in values {
+        if !all.contains(value) {
+            all.push(value.clone());
+        }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -1,7 +1,12 @@
-//! A file of a results folder.
+//! The files of a results folder, each whole or not there: CSV that a spreadsheet may open (a text that it would take for a
+//! formula is shown and not run), and Parquet that is written part by part, so that only one part is in memory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use csv::{QuoteStyle, WriterBuilder};
+use polars::prelude::{AnyValue, DataFrame, ParquetWriter, PolarsError};
+use serde::{Serialize, Serializer};
 
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -13,4 +18,153 @@ use crate::files::atomic::write_atomically;
 pub fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))?;
     Ok(path.to_owned())
+}
+
+/// Writes a frame as CSV. Texts that begin like a formula get an apostrophe in front; numbers are left alone.
+///
+/// # Errors
+/// Exit code 3 when the file cannot be written.
+pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
+    write_atomically(path, |file| {
+        let unwritten = |error: csv::Error| match error.into_kind() {
+            csv::ErrorKind::Io(error) => Error::io("write", path, &error),
+            other => Error::job("the results make no table").at(path.display().to_string()).found(format!("{other:?}")),
+        };
+        // Fields come quoted: a text that is empty is not one that is absent.
+        let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
+        let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
+        writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
+        for row in 0..frame.height() {
+            let fields = frame.columns().iter().map(|column| column.get(row).map(Field));
+            let fields = fields.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
+            writer.serialize(fields).map_err(unwritten)?;
+        }
+        writer.flush().map_err(|error| Error::io("write", path, &error))
+    })
+}
+
+/// Records as CSV, where a field is quoted that has to be.
+///
+/// # Errors
+/// Records that have not all the same number of fields.
+pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
+    let failed = |error: String| Error::job("the results make no table").found(error);
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    records
+        .into_iter()
+        .try_for_each(|record| writer.write_record(record))
+        .map_err(|error| failed(error.to_string()))?;
+    let bytes = writer.into_inner().map_err(|error| failed(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A value as it stands between two commas.
+struct Field<'a>(AnyValue<'a>);
+
+impl Serialize for Field<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            AnyValue::Null => serializer.serialize_none(),
+            AnyValue::Boolean(value) => serializer.serialize_bool(*value),
+            AnyValue::Int64(value) => serializer.serialize_i64(*value),
+            AnyValue::UInt64(value) => serializer.serialize_u64(*value),
+            // A power of ten has its sign, as in the tables of before.
+            AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
+                serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
+            }
+            AnyValue::Float64(value) => serializer.serialize_f64(*value),
+            other => {
+                let text = other.get_str().map_or_else(|| other.to_string(), str::to_owned);
+                serializer.serialize_str(&quoted(guard(&text).unwrap_or(text)))
+            }
+        }
+    }
+}
+
+fn quoted(text: String) -> String {
+    match text.is_empty() || text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
+}
+
+/// The text as no formula, where it begins like one and is no number.
+fn guard(text: &str) -> Option<String> {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    formula.then(|| format!("'{text}"))
+}
+
+pub fn failed(error: &PolarsError) -> Error {
+    Error::job("the results make no table").found(error.to_string())
+}
+
+pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
+    match error {
+        PolarsError::IO { error, .. } => Error::io("write", path, error),
+        other => failed(other).at(path.display().to_string()),
+    }
+}
+
+/// Writes frames with the columns of `empty`, each a row group; the file is whole or not there.
+///
+/// # Errors
+/// What a frame fails with; exit code 3 when the file cannot be written.
+pub(super) fn write_parts(
+    path: &Path,
+    empty: &DataFrame,
+    parts: impl Iterator<Item = Result<DataFrame>>,
+) -> Result<()> {
+    write_atomically(path, |file| {
+        let unwritten = |error: PolarsError| unwritten(path, &error);
+        let mut writer = ParquetWriter::new(file).batched(empty.schema()).map_err(unwritten)?;
+        for part in parts {
+            let part = part?;
+            if part.height() > 0 {
+                writer.write_batch(&part).map_err(unwritten)?;
+            }
+        }
+        writer.finish().map_err(unwritten).map(drop)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use polars::prelude::{Column, CsvWriter, IntoColumn, NamedFrom, SerWriter, Series};
+
+    use super::*;
+
+    fn written(columns: Vec<Column>) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        write_csv(&path, &DataFrame::new(columns[0].len(), columns).unwrap()).unwrap();
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn values_stand_as_polars_writes_them() {
+        let texts = [Some("a,b"), Some("say \"x\""), Some("two\nlines"), Some(""), None, Some("é ±")];
+        let numbers = [Some(0.1 + 0.2), Some(1e-7), Some(1e21), Some(-0.0), None, Some(f64::INFINITY)];
+        let small = [Some(0.000_012_5), Some(123_456_789.0), Some(1e16), Some(f64::NAN), Some(5e-324), Some(100.0)];
+        let counts = [Some(3_u64), None, Some(0), Some(u64::MAX), Some(1), Some(2)];
+        let columns = vec![
+            Series::new("text".into(), texts).into_column(),
+            Series::new("number, all".into(), numbers).into_column(),
+            Series::new("small".into(), small).into_column(),
+            Series::new("count".into(), counts).into_column(),
+        ];
+        let mut expected = Vec::new();
+        CsvWriter::new(&mut expected).finish(&mut DataFrame::new(6, columns.clone()).unwrap()).unwrap();
+        assert_eq!(written(columns), String::from_utf8(expected).unwrap());
+    }
+
+    #[test]
+    fn a_text_is_never_a_formula_and_a_negative_number_stays_one() {
+        let columns = vec![
+            Series::new("name".into(), ["=1+1", "-cmd", "@x", "+a", "-3.5", "a=b", ""]).into_column(),
+            Series::new("=value".into(), [-1.5, 2.0, -0.25, 1.0, 1.0, 1.0, 1.0]).into_column(),
+        ];
+        let text = written(columns);
+        let expected = "name,'=value\n'=1+1,-1.5\n'-cmd,2.0\n'@x,-0.25\n'+a,1.0\n-3.5,1.0\na=b,1.0\n\"\",1.0\n";
+        assert_eq!(text, expected);
+    }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::csv::{failed, unwritten, write_csv};
+use super::file::{failed, unwritten, write_csv};
 use super::measurement::{Measurement, Sample};
-use super::protocol_line::protocol_line;
+use super::notes::protocol_line;
 use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Table, TableRow};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::cell_result::CellResult;
-use super::csv::failed;
-use super::groups::grouped;
-use super::outcome::GridOutcome;
-use super::parquet::write_parts;
+use super::cell_result::{CellResult, GridOutcome};
+use super::factors::grouped;
+use super::file::{failed, write_parts};
 use crate::error::Result;
 use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
@@ -71,13 +69,6 @@ struct TimedPrompt<'a> {
     result: &'a LatencyResult,
 }
 
-impl TimedPrompt<'_> {
-    /// The cell's name: `tiny-llama.streamline-4.linearpatch-diag`, `tiny-llama.dense`.
-    fn name(&self) -> String {
-        self.cell.cell.to_string()
-    }
-}
-
 fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
     cell.prompts.iter().filter_map(move |of| Some(TimedPrompt { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
 }
@@ -107,7 +98,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     let texts = |of: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, own: Option<TimeSpread>| {
-            Some((of.name(), format!("{}{what} {:.1} ({:.1})", of.prompt, own?.mean, full?.mean)))
+            Some((of.cell.cell.to_string(), format!("{}{what} {:.1} ({:.1})", of.prompt, own?.mean, full?.mean)))
         };
         let prefill = text("", of.result.spread(), of.result.spread_by_channel());
         let decode = of.result.decode.as_ref();
@@ -163,7 +154,7 @@ fn noise(all: &[TimedPrompt<'_>]) -> Option<String> {
         known.len(),
         100.0 * NOISE,
         100.0 * spread.relative(),
-        widest.name(),
+        widest.cell.cell,
         widest.prompt
     ))
 }

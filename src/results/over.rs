@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::drawn::drawn;
-use super::equal_cuts::equal_cuts;
 use super::factors::SEED;
 use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
+use super::notes::{drawn, equal_cuts};
 use super::{Factors, Question, distinct};
 use crate::grid::Over;
 

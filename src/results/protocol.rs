@@ -3,14 +3,13 @@
 use serde::{Serialize, Serializer};
 
 use super::Question;
-use super::extent::{DefinedExtent, TaskExtent, TextExtent};
-use super::outcome::GridOutcome;
+use super::cell_result::{DefinedExtent, GridOutcome, TaskExtent, TextExtent};
 use crate::corpus::ShardOrder;
 use crate::grid::{
     Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskDefinition, TaskUse, defined_columns,
 };
 use crate::latency::Rounds;
-use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of, PromptName};
+use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::tasks::Bos;
 
 /// How the numbers of one column were made.
@@ -301,7 +300,7 @@ impl Protocol {
             Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
             Self::Latency { metric, length, batch, decode, several, .. } => match several {
-                true => metric.metric().at_prompt(PromptName { length: *length, batch: *batch, decode: *decode }),
+                true => metric.metric().at_prompt(Latency { length: *length, batch: *batch, decode: *decode }),
                 false => metric.metric(),
             },
         }

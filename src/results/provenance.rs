@@ -1,17 +1,19 @@
-//! `run.json`: what made the numbers beside it.
+//! `run.json`: what made the numbers beside it, and what a results folder belongs to. Another description has another folder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Protocol, RunDescription, put};
+use super::{Protocol, put};
 use crate::error::{Error, Result};
 use crate::files::regular;
+use crate::grid::Grid;
+use crate::identity::ComputeId;
 use crate::machine::Machine;
-use crate::model::EngineId;
+use crate::model::{EngineId, EngineRequest};
 
 /// The record of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -29,7 +31,7 @@ pub struct Provenance {
     /// What the folder belongs to.
     pub description: RunDescription,
     /// Whether it is the recorded run, which the repository keeps.
-    #[serde(skip_serializing_if = "is_not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
     /// The grid as it ran, with overrides and defaults filled in.
     pub grid: serde_json::Value,
@@ -50,11 +52,6 @@ pub struct Provenance {
     pub finished: String,
     /// What each cell found on its way: selection scores, operators' figures.
     pub cells: serde_json::Value,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-fn is_not(recorded: &bool) -> bool {
-    !recorded
 }
 
 /// What is asked of a record whose cells are not: they are passed over, as they are most of it.
@@ -116,6 +113,97 @@ impl Provenance {
     }
 }
 
+/// Which command made the results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// All that the grid evaluates, as one table.
+    Run,
+    /// What an artifact shows of its grid.
+    Reproduce,
+}
+
+/// What was run, on what, and how: all that makes two runs of one name two results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunDescription {
+    /// The artifact, or the grid.
+    pub name: String,
+    pub profile: Option<String>,
+    pub by: By,
+    /// What was set from outside, by key.
+    pub overrides: Vec<String>,
+    /// What runs each backbone.
+    pub engines: BTreeMap<String, ComputeId>,
+    /// In a few words, how that differs from the file as it stands and as this machine runs it; empty where it does not.
+    pub differs: Vec<String>,
+}
+
+impl RunDescription {
+    /// Of a grid that is run or, where its file describes an artifact, reproduced under a name.
+    ///
+    /// # Errors
+    /// An engine that cannot run here.
+    pub fn of(
+        grid: &Grid,
+        name: &str,
+        by: By,
+        is_artifact: bool,
+        overrides: &[String],
+        asked: EngineRequest,
+    ) -> Result<Self> {
+        let choose = |asked: EngineRequest| -> Result<BTreeMap<String, ComputeId>> {
+            let chosen = grid.backbones.iter();
+            chosen.map(|(name, of)| Ok((name.clone(), asked.choose(&of.path)?.id().into()))).collect()
+        };
+        let engines = choose(asked)?;
+        // Of two settings of one key the later one counts; all else may stand in any order.
+        let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
+        sorted.sort_by(|a, b| key(a).cmp(key(b)));
+        let mut differs = sorted.clone();
+        if asked != EngineRequest::default() && engines != choose(EngineRequest::default())? {
+            differs.push(words(&engines));
+        }
+        if is_artifact && by == By::Run {
+            differs.push("run".to_owned());
+        }
+        Ok(Self { name: name.to_owned(), profile: grid.profile.clone(), by, overrides: sorted, engines, differs })
+    }
+
+    /// Whether results of the other one may take the place of this one's. The file may have got other backbones since.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let alike = |(name, engine): (&String, &ComputeId)| other.engines.get(name).is_none_or(|of| of == engine);
+        let named = |of: &Self| (of.name.clone(), of.profile.clone(), of.by, of.overrides.clone());
+        named(self) == named(other) && self.engines.iter().all(alike)
+    }
+
+    /// What tells its folder's name from another one's.
+    pub fn parts(&self) -> Vec<String> {
+        match self.differs.as_slice() {
+            [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],
+            differs => differs.to_vec(),
+        }
+    }
+
+    /// Whether the grid itself got another name from outside.
+    pub fn is_renamed(&self) -> bool {
+        self.by == By::Run && self.overrides.iter().any(|text| key(text) == "name")
+    }
+}
+
+fn key(setting: &str) -> &str {
+    setting.split('=').next().unwrap_or_default().trim()
+}
+
+/// `cpu-bf16`, `candle-f16-cuda`.
+fn words(engines: &BTreeMap<String, ComputeId>) -> String {
+    let word = |of: &ComputeId| match of.device == of.name || of.device == "cpu" {
+        true => format!("{}-{}", of.name, of.dtype),
+        false => format!("{}-{}-{}", of.name, of.dtype, of.device),
+    };
+    engines.values().map(word).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
@@ -174,5 +262,39 @@ mod tests {
         assert_eq!(json["engines"]["llama"]["dtype"], "f32");
         assert!(json["machine"]["threads"].as_u64() > Some(0));
         assert_eq!(json["started"], "1970-01-01T00:00:00Z");
+    }
+}
+
+#[cfg(test)]
+mod description_tests {
+    use super::*;
+
+    fn of(overrides: &[&str], engines: &[(&str, &str)]) -> RunDescription {
+        let engine = |dtype: &str| ComputeId { name: "cpu".into(), dtype: dtype.into(), device: "cpu".into() };
+        RunDescription {
+            name: "grid".into(),
+            profile: None,
+            by: By::Run,
+            overrides: overrides.iter().map(ToString::to_string).collect(),
+            engines: engines.iter().map(|(name, dtype)| ((*name).to_owned(), engine(dtype))).collect(),
+            differs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_the_same_settings_and_engines_may_replace_each_other() {
+        let plain = of(&[], &[("a", "f32")]);
+        assert!(plain.is_same(&of(&[], &[("a", "f32"), ("b", "bf16")])), "a backbone that was added");
+        assert!(plain.is_same(&RunDescription { differs: vec!["told".into()], ..plain.clone() }));
+        for other in [
+            of(&[], &[("a", "bf16")]),
+            of(&["depth=2"], &[("a", "f32")]),
+            RunDescription { by: By::Reproduce, ..plain.clone() },
+            RunDescription { profile: Some("tiny".into()), ..plain.clone() },
+            RunDescription { name: "other".into(), ..plain.clone() },
+        ] {
+            assert!(!plain.is_same(&other) && !other.is_same(&plain), "{other:?}");
+        }
+        assert_eq!(words(&of(&[], &[("a", "f32"), ("b", "bf16"), ("c", "f32")]).engines), "cpu-bf16,cpu-f32");
     }
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::cell_result::{CellResult, DefinedScores, MadeFrom, Measured, TaskScores};
+use super::cell_result::{
+    CellResult, DefinedExtent, DefinedScores, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent,
+};
 use super::drawn_errors::DrawnErrors;
-use super::extent::{DefinedExtent, TaskExtent, TextExtent};
-use super::outcome::GridOutcome;
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;

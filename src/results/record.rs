@@ -1,12 +1,17 @@
-//! One number of a table, wherever it comes from: the paper's tables and ours are compared as lists of these.
+//! One number of a table, wherever it comes from: the paper's tables and ours are compared as lists of these; and the question
+//! that it answers, as a grid asks it: the columns of a run. Of two backbones it may be two measures (each reads a task
+//! in its own length), so a number is its cell and what was asked of it.
 //!
 //! The words are those of the paper's tables as data (`data/paper/*.csv`), in both profiles.
+
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::grid::{DefinedColumn, Latency, Perplexity, TaskUse};
 use crate::latency::TimeSpread;
-use crate::metric::{DECODE, Metric, PREFILL};
+use crate::metric::{DECODE, Metric, MetricEntry, PREFILL};
 
 /// The criterion of the dense backbone.
 pub const DENSE: &str = crate::criterion::DENSE.name;
@@ -57,5 +62,92 @@ impl Record {
         let timed = Metric::find(&self.metric).is_ok_and(timed);
         let spread = TimeSpread { mean: self.value?, deviation: self.error? };
         (timed && spread.is_noise()).then(|| spread.relative())
+    }
+}
+
+/// What is asked of every cell.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Question {
+    Text(&'static MetricEntry, Perplexity),
+    Task(&'static MetricEntry, TaskUse),
+    /// Of a task or a group of tasks by definitions.
+    Defined(DefinedColumn),
+    /// Of all tasks together.
+    Tasks(&'static MetricEntry),
+    Prompt(&'static MetricEntry, Latency),
+    /// What stands in no table of a run, by its metric's id.
+    Besides(String),
+}
+
+impl Question {
+    pub fn besides(metric: &Metric) -> Self {
+        Self::Besides(metric.id.clone())
+    }
+}
+
+/// The column's head: `ppl wikitext2-test@512`, `arc_easy`, `average`.
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut of = |metric: &MetricEntry, item: &dyn fmt::Display| match metric.head {
+            "" => item.fmt(f),
+            head => write!(f, "{head} {item}"),
+        };
+        match self {
+            Self::Text(metric, text) => of(metric, text),
+            Self::Task(metric, used) => of(metric, used),
+            Self::Prompt(metric, prompt) => of(metric, prompt),
+            Self::Defined(column) => f.write_str(&column.metric().label),
+            Self::Tasks(metric) => f.write_str(metric.head),
+            Self::Besides(metric) => f.write_str(metric),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::{Protocol, ScoredOn};
+    use super::*;
+    use crate::metric;
+    use crate::tasks::Bos;
+
+    fn text(length: usize, windows: usize) -> Protocol {
+        Protocol::Windows {
+            corpus: "c4".into(),
+            rule: "c4".into(),
+            shards: None,
+            length,
+            limit: None,
+            windows: Some(windows),
+            all: Some(windows),
+            generated: false,
+        }
+    }
+
+    #[test]
+    fn how_much_a_backbone_reads_of_a_text_is_no_other_question_and_its_length_is() {
+        assert_eq!(text(64, 5).asked(), text(64, 9).asked());
+        assert_ne!(text(64, 5).asked(), text(48, 5).asked());
+        let bits = Protocol::Derived {
+            metric: &metric::BITS_PER_BYTE,
+            of: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, draw: None }),
+        };
+        assert_ne!(text(64, 5).asked(), bits.asked());
+        assert_eq!(bits.asked().to_string(), "bits/byte c4@64");
+        assert_eq!(text(64, 5).asked().to_string(), "ppl c4@64");
+    }
+
+    #[test]
+    fn two_ways_to_score_one_task_are_two_questions_and_the_metric_is_none() {
+        let used = |bos| TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None };
+        assert_ne!(
+            Question::Task(&metric::TASK, used(Bos::Tokenizer)),
+            Question::Task(&metric::TASK, used(Bos::Never))
+        );
+        assert_eq!(Question::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
+        // A metric may be called as a task is.
+        assert_ne!(
+            Question::Task(&metric::TASK, used(Bos::Tokenizer)),
+            Question::besides(&metric::Metric::task("copa"))
+        );
     }
 }

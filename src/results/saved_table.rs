@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::comparison::{PaperComparison, PaperVerdict};
 use super::measurement::Sample;
+use super::paired::{PaperComparison, PaperVerdict};
 use super::table::{PrintedNumber, Table, TableRow};
 use crate::recovery;
 

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Factors;
+use super::cell_result::GridOutcome;
 use super::measurement::{Measurement, Results, Sample, Setup, number_id};
-use super::outcome::GridOutcome;
 use super::record::Record;
-use super::{Protocol, Question, put, stem};
+use super::{Factors, Protocol, Question, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -50,7 +49,7 @@ pub struct StoredResults {
     #[serde(default)]
     pub measures: BTreeMap<String, Factors>,
     /// What each cell is, whatever it is called, by its name; none in what an older program wrote.
-    #[serde(default, with = "super::stored_identities")]
+    #[serde(default, with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
     /// What was measured of a backbone, by its name and the column of a run's table: of a mean, each part.
     #[serde(default)]

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use super::comparison::PaperComparison;
-use super::groups::distinct;
+use super::factors::distinct;
 use super::latency::NOISY;
 use super::measurement::{Measurement, Sample};
-use super::paired::{self, Paired};
+use super::paired::{self, Paired, PaperComparison};
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 

@@ -4,6 +4,9 @@
 use super::table::{Lead, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use crate::error::printable;
 
+/// Stands for a value that is not there.
+const NONE: &str = "—";
+
 /// Texts in columns.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TextTable {
@@ -183,6 +186,100 @@ pub fn escaped(text: &str) -> String {
         out.push(c);
     }
     out
+}
+
+/// The best in bold, the second underlined, ours in italics; what the marks mean below it.
+pub fn markdown(table: &Table) -> String {
+    let mut text = match table.title.as_str() {
+        "" => String::new(),
+        title => format!("**{}**\n\n", escaped(title)),
+    };
+    let words = |_: &Lead, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
+        ("", _) => NONE.to_owned(),
+        (text, true) => format!("*{}*", escaped(text)),
+        (text, false) => escaped(text),
+    };
+    let numbers = |all: &[Option<&PrintedNumber>]| {
+        all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), marked)).collect()
+    };
+    let texts = TextTable::of(table, |place| place == LeadPlace::Everywhere, &words, &numbers);
+    text.push_str(&texts.markdown());
+    let mut legend = Vec::new();
+    if table.has_ranks() {
+        let ours = if table.rows.iter().any(|row| row.ours) { "; in italics: ours" } else { "" };
+        legend.push(format!("Bold: best of a block; underlined: second{ours}."));
+    }
+    if table.significant() {
+        legend.push(format!("⁺ and ⁻: {}, p < 0.05 on the same items.", table.marks()));
+    }
+    if table.has_paper() {
+        legend.push(format!("Small: the paper's value, ours less it, and a sign: {}.", table.signs()));
+    }
+    let legend = Some(legend.join(" ")).filter(|legend| !legend.is_empty());
+    let caption = Some(table.caption.trim().to_owned()).filter(|caption| !caption.is_empty());
+    let notes = table.below().map(|note| escaped(note));
+    legend.into_iter().chain(notes).chain(caption).for_each(|part| text.push_str(&format!("\n{part}\n")));
+    text
+}
+
+fn marked(shown: &PrintedNumber) -> String {
+    let mark = match shown.mark() {
+        "+" => "⁺",
+        "-" => "⁻",
+        _ => "",
+    };
+    let text = match (shown.best, shown.second) {
+        (true, _) => format!("**{}**{mark}", shown.text),
+        (_, true) => format!("<u>{}</u>{mark}", shown.text),
+        _ => format!("{}{mark}", shown.text),
+    };
+    match &shown.beside {
+        Some(beside) => format!("{text}<br><sub>{}</sub>", beside.said().join("; ")),
+        None => text,
+    }
+}
+
+/// Columns in line; `*` after the best, `°` after the second, `+` or `-` where a paired test tells ours from the best of
+/// the others. On a terminal of `width` columns a wider table is folded.
+pub fn screen(table: &Table, width: Option<usize>) -> String {
+    let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
+    let numbers = |all: &[Option<&PrintedNumber>]| {
+        let ranks = all.iter().flatten().any(|shown| shown.best || shown.second);
+        let marks = all.iter().flatten().any(|shown| !shown.mark().is_empty());
+        all.iter().map(|shown| cell(*shown, ranks, marks)).collect()
+    };
+    let texts = TextTable::of(table, |place| place != LeadPlace::Data, &|_, _, text, _| said(text), &numbers);
+    text.push_str(&texts.screen(width));
+    let mut legend = Vec::new();
+    if table.has_ranks() {
+        legend.push("* best, ° second of a block".to_owned());
+    }
+    if table.significant() {
+        legend.push(format!("+ or -: {}, p < 0.05 on the same items", table.marks()));
+    }
+    if !legend.is_empty() {
+        text.push_str(&format!("\n{}\n", legend.join("; ")));
+    }
+    table.below().for_each(|note| text.push_str(&format!("{note}\n")));
+    text
+}
+
+/// On one line: the reason of a failure may have several.
+fn said(text: &str) -> String {
+    if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
+}
+
+/// Room is kept for ranks and marks where a column has any, so that its points stand below each other.
+fn cell(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
+    let rank = match shown {
+        Some(PrintedNumber { best: true, .. }) => "*",
+        Some(PrintedNumber { second: true, .. }) => "°",
+        _ => " ",
+    };
+    let mark = shown.map_or("", PrintedNumber::mark);
+    let text = shown.map_or(NONE, |shown| &shown.text);
+    let (rank, mark) = (if ranks { rank } else { "" }, if marks { format!("{mark:<1}") } else { String::new() });
+    format!("{text}{rank}{mark}")
 }
 
 #[cfg(test)]

@@ -16,8 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::sha256;
 use crate::model::{Config, Load, Program, Trie, together};
 use crate::work::backbone::{BackbonePlan, CalibrationPlan};
-use crate::work::calibration_job::CalibrationJob;
-use crate::work::timing_lock;
+use crate::work::context::CalibrationJob;
 use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
 
 // 3: as with scores' 3. 4: a shard each.
@@ -142,7 +141,8 @@ pub(crate) fn run(
         return Ok(Similarities::default());
     }
     let shards: Vec<Range<usize>> = job.shape.shards().collect();
-    let stored: Vec<Option<Vec<f64>>> = shards.iter().map(|shard| stored_sums(job, &request.pairs, shard)).collect();
+    let stored = |shard| read_sums(&job.run.get(&sums_key(job, &request.pairs, shard))?, request.pairs.len());
+    let stored: Vec<Option<Vec<f64>>> = shards.iter().map(stored).collect();
     let missing = |index: usize| {
         let sites = request.sites.iter().copied().filter(|&site| !kept.has(site, index)).collect();
         let pairs = if stored[index].is_some() { BTreeSet::new() } else { request.pairs.clone() };
@@ -199,7 +199,7 @@ type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 /// Runs some shards together and stores what they give.
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
     fault::here("activations");
-    timing_lock::keep(job.run.store, job.run.reporter, job.run.stop)?;
+    job.run.wait_while_timed()?;
     let (store, started) = (job.run.store, Instant::now());
     let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
     let piece = |(shard, drafts)| {
@@ -241,10 +241,6 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     }
     job.run.kept();
     Ok(stored)
-}
-
-fn stored_sums(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Option<Vec<f64>> {
-    read_sums(&job.run.get(&sums_key(job, pairs, shard))?, pairs.len())
 }
 
 /// The rows of some sites, on their way into the store. Whatever is not committed is gone with it.

@@ -3,28 +3,21 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use parts::{ChunkClaim, ChunkGroup, ChunkSweep, ScoredVariant, Tries, Unflushed};
-
-use crate::error::{Error, ErrorKind, Result};
+use super::{generations, scores};
+use crate::error::{ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
 use crate::work::backbone::BackbonePlan;
-use crate::work::calibration_job::Hold;
-use crate::work::context::Context;
+use crate::work::context::{Context, Hold};
 use crate::work::known_objects::AllStored;
 use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
-use crate::work::timing_lock;
 use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, fault};
 
-mod parts;
-mod stored;
-
-pub(crate) use parts::ChunkState;
-pub use stored::{GeneratedText, KIND, journal, read, store_texts, texts};
-use stored::{VALUES, bytes};
-pub(super) use stored::{dense, files, is_claim, scored};
+/// At most this much work is lost when a run is killed, beside the chunk it is at.
+const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 /// Variants of one backbone on one text or task.
 pub(crate) struct ChunkRun<'a> {
@@ -42,45 +35,13 @@ pub(crate) struct ChunkRun<'a> {
 }
 
 impl ChunkRun<'_> {
-    /// The values of each variant: stored ones as they are, the others scored and stored.
-    pub(crate) fn scores(&self, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
-        let stored = |key: &Arc<Key>| {
-            let artifact = self.run.get(key)?;
-            read(&artifact).ok()
-        };
-        let missing: Vec<_> = keys.iter().filter(|key| stored(key).is_none()).cloned().collect();
-        if !missing.is_empty() {
-            self.score(missing)?;
-        }
-        keys.iter()
-            .map(|key| {
-                let artifact = self.run.get(key);
-                let missing = || Error::job("scores vanished from the store").at(self.label.to_string());
-                read(&artifact.ok_or_else(missing)?)
-            })
-            .collect()
-    }
-
-    /// Scores variants and stores what each scored.
-    fn score(&self, keys: Vec<Arc<Key>>) -> Result<()> {
-        let mut scoring = self.begin(keys)?;
-        loop {
-            match self.go_on(&mut scoring)? {
-                Progressed::Done | Progressed::Found => return Ok(()),
-                Progressed::Busy => self.run.pause()?,
-                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(self.label.to_string())),
-            }
-        }
-    }
-
     /// Takes up the scoring of some variants where it is.
     pub(crate) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
         let new = |key| ScoredVariant { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false };
         let mut candidates: Vec<ScoredVariant> = keys.into_iter().map(new).collect();
-        self.absorb(&mut journal, &mut candidates);
-        self.look(&mut candidates);
+        self.catch_up(&mut journal, &mut candidates);
         let left = self.left(&candidates);
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
@@ -114,9 +75,8 @@ impl ChunkRun<'_> {
     pub(crate) fn go_on(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
-                ChunkSweep::Worked => self.run.worked(),
-                ChunkSweep::Idle => return Ok(Progressed::Busy),
-                ChunkSweep::GivenUp(reason) => return Ok(Progressed::GivenUp(reason)),
+                Progressed::Done | Progressed::Found => self.run.worked(),
+                step => return Ok(step),
             }
         }
         self.store(scoring)
@@ -124,33 +84,30 @@ impl ChunkRun<'_> {
 
     /// Stores what every variant scored: one process does, and the others see that it is there.
     fn store(&self, scoring: &mut ChunkState) -> Result<Progressed> {
-        let store = self.run.store;
-        let known_objects = &self.run.known_objects;
+        let (store, known_objects) = (self.run.store, &self.run.known_objects);
         let mut left: Vec<&mut ScoredVariant> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
         let stored = |left: &[&mut ScoredVariant]| known_objects.all(store, left.iter().map(|of| &of.key));
-        let mut lease = None;
-        let stands = stored(&left);
+        let (mut lease, mut stands) = (None, stored(&left));
         if stands == AllStored::Lacking {
             lease = self.run.claim(&format!("{}-store", self.journal), &format!("{}: storing", self.label))?;
             if lease.is_none() {
                 return Ok(Progressed::Busy);
             }
             // Another process may have stored them in between.
-            match stored(&left) {
-                AllStored::All => {}
-                AllStored::Unclear => return Ok(Progressed::Busy),
-                AllStored::Lacking => {
-                    left.retain(|of| !known_objects.knows(of.key.hash()));
-                    put_scored(self.run, self.eval_set, left)?;
-                }
+            stands = stored(&left);
+        }
+        match stands {
+            AllStored::All => {}
+            AllStored::Unclear => return Ok(Progressed::Busy),
+            AllStored::Lacking => {
+                left.retain(|of| !known_objects.knows(of.key.hash()));
+                self.put(left)?;
             }
-        } else if stands == AllStored::Unclear {
-            return Ok(Progressed::Busy);
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
-                    let kind = scoring.candidates.first().map_or(KIND, |of| of.key.kind());
+                    let kind = scoring.candidates.first().map_or(scores::KIND, |of| of.key.kind());
                     let stored = |hash: &str| known_objects.knows(hash) || store.has_hash(kind, hash);
                     store.retire(journal, stored);
                     store.clear_attempts(&self.journal);
@@ -164,15 +121,31 @@ impl ChunkRun<'_> {
         Ok(Progressed::Done)
     }
 
-    /// Goes once through the chunks that are left, and computes those that nobody else is at.
-    fn pass(&self, scoring: &mut ChunkState) -> Result<ChunkSweep> {
+    /// Stores what some candidates scored, together.
+    fn put(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
+        let (store, mut packed) = (self.run.store, Vec::new());
+        for ScoredVariant { key, chunks, seconds, .. } in candidates.iter_mut().map(|of| &mut **of) {
+            let chunks: Vec<Vec<f64>> = chunks.iter_mut().map(|of| of.take().unwrap_or_default()).collect();
+            let values = self.eval_set.assemble(&chunks);
+            match self.eval_set.generations(&values)? {
+                None => packed.push(store.packing(key, *seconds, &[(scores::VALUES, &scores::bytes(&values))])),
+                Some(answers) => generations::store(store, key, *seconds, &answers)?,
+            }
+        }
+        if !packed.is_empty() {
+            store.put_all(packed)?;
+        }
+        candidates.iter().for_each(|candidate| self.run.stored_scores(&candidate.key));
+        Ok(())
+    }
+
+    /// Goes once through the chunks that are left, and computes those that nobody else is at: done where that was any, busy
+    /// where others are at all that is left.
+    fn pass(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         let ChunkState { job, journal, candidates, left } = scoring;
         let before = left.len();
-        let Some(journal) = journal else { return Ok(ChunkSweep::Idle) };
-        let mut tries = Tries::default();
-        let mut pending = Unflushed::default();
-        let mut others = Vec::new();
-        let mut group = ChunkGroup::default();
+        let Some(journal) = journal else { return Ok(Progressed::Busy) };
+        let mut sweep = Sweep::default();
         // Workers that come together begin at places of their own, and do not ask for each other's chunks.
         let first = if self.run.terms.is_some() { self.run.store.start_offset(left.len()) } else { 0 };
         left.rotate_left(first);
@@ -181,12 +154,12 @@ impl ChunkRun<'_> {
                 ChunkClaim::Mine(members, lease) => (members, lease),
                 ChunkClaim::Done => continue,
                 ChunkClaim::Others => {
-                    others.push(chunk);
+                    sweep.others.push(chunk);
                     continue;
                 }
                 ChunkClaim::GivenUp(reason) => {
-                    self.flush(&mut pending, journal)?;
-                    return Ok(ChunkSweep::GivenUp(reason));
+                    self.flush(&mut sweep, journal)?;
+                    return Ok(Progressed::GivenUp(reason));
                 }
             };
             let job = self.started(job, candidates)?;
@@ -197,27 +170,25 @@ impl ChunkRun<'_> {
             let tokens = self.eval_set.tokens(chunk);
             // The backbone is loaded when the first chunk has to be computed.
             let most = self.models.get(self.backbone)?.pass_tokens(members.len());
-            if !group.chunks.is_empty() && (members != group.members || group.tokens + tokens > most) {
-                let group = std::mem::take(&mut group);
-                others.extend(self.compute(job, group, journal, candidates, &mut tries, &mut pending)?);
+            if members != sweep.group.members || sweep.group.tokens + tokens > most {
+                self.compute(job, journal, candidates, &mut sweep)?;
             }
-            group.members = members;
-            group.chunks.push(chunk);
-            group.leases.push(lease);
-            group.tokens += tokens;
+            sweep.group.members = members;
+            sweep.group.chunks.push(chunk);
+            sweep.group.leases.push(lease);
+            sweep.group.tokens += tokens;
             // Nothing is waited for where one chunk is enough.
-            if group.tokens >= most {
-                let group = std::mem::take(&mut group);
-                others.extend(self.compute(job, group, journal, candidates, &mut tries, &mut pending)?);
+            if sweep.group.tokens >= most {
+                self.compute(job, journal, candidates, &mut sweep)?;
             }
         }
-        if let Some(job) = job.filter(|_| !group.chunks.is_empty()) {
-            others.extend(self.compute(job, group, journal, candidates, &mut tries, &mut pending)?);
+        if let Some(job) = *job {
+            self.compute(job, journal, candidates, &mut sweep)?;
         }
-        self.flush(&mut pending, journal)?;
-        others.sort_unstable();
-        *left = others;
-        Ok(if left.len() < before { ChunkSweep::Worked } else { ChunkSweep::Idle })
+        self.flush(&mut sweep, journal)?;
+        sweep.others.sort_unstable();
+        *left = sweep.others;
+        Ok(if left.len() < before { Progressed::Done } else { Progressed::Busy })
     }
 
     /// Claims a chunk that some candidates lack.
@@ -235,8 +206,7 @@ impl ChunkRun<'_> {
             }
             let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(ChunkClaim::Others) };
             // Whoever had the chunk before has written its records before giving it free.
-            self.absorb(journal, candidates);
-            self.look(candidates);
+            self.catch_up(journal, candidates);
             let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
             if !members.is_empty() {
                 return Ok(match self.run.given_up(&name) {
@@ -255,32 +225,33 @@ impl ChunkRun<'_> {
         format!("{}-{chunk}", self.journal)
     }
 
-    /// Computes some chunks together; their records reach the disk soon. Those that are other processes' by now are not kept,
-    /// and are given back.
+    /// Computes some chunks together, if there are any; their records reach the disk soon. Those that are other processes' by
+    /// now are not kept, and are given back.
     fn compute(
         &self,
         job: usize,
-        group: ChunkGroup,
         journal: &mut Journal,
         candidates: &mut [ScoredVariant],
-        tries: &mut Tries,
-        pending: &mut Unflushed,
-    ) -> Result<Vec<usize>> {
-        let ChunkGroup { mut chunks, members, leases, tokens } = group;
-        timing_lock::keep(self.run.store, self.run.reporter, self.run.stop)?;
+        sweep: &mut Sweep,
+    ) -> Result<()> {
+        let group = std::mem::take(&mut sweep.group);
+        if group.chunks.is_empty() {
+            return Ok(());
+        }
+        self.run.wait_while_timed()?;
         // As long as the claims are held, so that no other process tries what is known to fail.
-        let held: Vec<(usize, &Lease)> = chunks.iter().copied().zip(&leases).collect();
-        let result = caught(|| self.record(&held, &members, tokens, journal, candidates, tries));
+        let result = caught(|| self.record(&group, journal, candidates, &mut sweep.trie));
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
         {
             let note =
                 |chunk: &usize| self.run.store.note_attempt(&self.chunk_name(*chunk), self.label, &error.one_line());
-            chunks.iter().for_each(note);
+            group.chunks.iter().for_each(note);
         }
-        pending.leases.extend(leases);
-        if result.is_err() || pending.due(self.run.store.now()) {
-            self.flush(pending, journal)?;
+        sweep.unwritten.extend(group.leases);
+        let least = FLUSH_EVERY.max(10 * sweep.looking);
+        if result.is_err() || sweep.since.is_none_or(|since| self.run.store.now() - since >= least) {
+            self.flush(sweep, journal)?;
         }
         let (lost, ran) = result?;
         if !lost.is_empty() {
@@ -289,46 +260,48 @@ impl ChunkRun<'_> {
                 "{label}: halted for so long that others took it for dead; {count} chunks are left to them"
             ));
         }
-        chunks.retain(|chunk| !lost.contains(chunk));
-        for chunk in chunks {
+        for chunk in group.chunks.into_iter().filter(|chunk| !lost.contains(chunk)) {
             let ran = ran.get(&chunk).copied();
             if let Err(stopped) = self.run.advance_running(job, self.eval_set.tokens(chunk), ran) {
-                self.flush(pending, journal)?;
+                self.flush(sweep, journal)?;
                 return Err(stopped);
             }
         }
-        Ok(lost)
+        sweep.others.extend(lost);
+        Ok(())
     }
 
     /// Computes some chunks for some candidates that all lack them, and notes what comes of it, but of those whose claims are
     /// gone then; and how many tokens ran of each, where that is not what was announced.
     fn record(
         &self,
-        held: &[(usize, &Lease)],
-        members: &[usize],
-        tokens: usize,
+        group: &ChunkGroup,
         journal: &mut Journal,
         candidates: &mut [ScoredVariant],
-        tries: &mut Tries,
+        known: &mut Option<(Vec<usize>, Trie)>,
     ) -> Result<(Vec<usize>, HashMap<usize, usize>)> {
-        let chunks: Vec<usize> = held.iter().map(|(chunk, _)| *chunk).collect();
-        let trie = tries.of(members, candidates);
+        let ChunkGroup { chunks, members, leases, tokens } = group;
+        known.take_if(|(of, _)| of != members);
+        let (_, trie) = known.get_or_insert_with(|| {
+            let programs: Vec<Program> = members.iter().filter_map(|&of| candidates[of].program.clone()).collect();
+            (members.clone(), Trie::scoring(&programs))
+        });
         let mut seconds = vec![0.0; trie.len()];
         fault::here("score");
         let engine = self.models.get(self.backbone)?;
-        let results = self.eval_set.run(&*engine, trie, &chunks, &mut seconds);
+        let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
         let shares = trie.shares(&seconds);
         let (mut lost, mut ran) = (Vec::new(), HashMap::new());
-        for (&(chunk, lease), results) in held.iter().zip(results) {
+        for ((&chunk, lease), results) in chunks.iter().zip(leases).zip(results) {
             if !lease.holds() {
                 lost.push(chunk);
                 continue;
             }
             let values: Vec<&[f64]> = results.iter().map(Vec::as_slice).collect();
             ran.extend(self.eval_set.ran(chunk, &values).map(|tokens| (chunk, tokens)));
-            let part = self.eval_set.tokens(chunk) as f64 / tokens.max(1) as f64;
+            let part = self.eval_set.tokens(chunk) as f64 / (*tokens).max(1) as f64;
             for ((&index, values), seconds) in members.iter().zip(results).zip(&shares) {
                 let candidate = &mut candidates[index];
                 let key = candidate.key.hash().to_string();
@@ -341,11 +314,13 @@ impl ChunkRun<'_> {
     }
 
     /// Writes down what was computed, if the backbone is still the one that was hashed.
-    fn flush(&self, pending: &mut Unflushed, journal: &mut Journal) -> Result<()> {
+    fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
         let (store, started) = (self.run.store, self.run.store.now());
         self.models.unchanged(self.backbone)?;
-        let any = !pending.leases.is_empty();
-        pending.flush(journal, store.now(), store.now() - started)?;
+        let (now, any) = (store.now(), !sweep.unwritten.is_empty());
+        journal.flush()?;
+        sweep.unwritten.clear();
+        (sweep.since, sweep.looking) = (Some(now), now - started);
         if any {
             self.run.kept();
             if let Some(within) = self.within {
@@ -355,8 +330,9 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Takes in what this or other processes have written.
-    fn absorb(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
+    /// Takes in what this or other processes have written, and sees which candidates others have stored by now. Whoever stores
+    /// a text stores it of all variants: of hundreds one is asked for.
+    fn catch_up(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
         let (records, damages) = journal.read();
         for error in damages {
             self.run.note(format!("{}: {}", self.label, error.one_line()));
@@ -368,45 +344,83 @@ impl ChunkRun<'_> {
                 candidates[index].take(record, self.eval_set);
             }
         }
-    }
-
-    /// Sees which candidates others have stored by now. Whoever stores a text stores it of all variants: of hundreds one is
-    /// asked for.
-    fn look(&self, candidates: &mut [ScoredVariant]) {
-        let first = candidates.iter().find(|candidate| !candidate.settled);
-        if !first.is_some_and(|candidate| self.run.known_objects.has(self.run.store, &candidate.key)) {
-            return;
-        }
-        for candidate in candidates.iter_mut().filter(|candidate| !candidate.settled) {
-            candidate.settled = self.run.known_objects.has(self.run.store, &candidate.key);
+        let (store, known_objects) = (self.run.store, &self.run.known_objects);
+        let mut left = candidates.iter_mut().filter(|candidate| !candidate.settled).peekable();
+        if left.peek().is_some_and(|first| known_objects.has(store, &first.key)) {
+            left.for_each(|candidate| candidate.settled = known_objects.has(store, &candidate.key));
         }
     }
 }
 
-/// Stores scores that are known from elsewhere, together.
-pub(super) fn put(run: &Context<'_>, scores: &[(Arc<Key>, Vec<f64>)]) -> Result<()> {
-    let packing = |(key, values): &(Arc<Key>, Vec<f64>)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))]);
-    run.store.put_all(scores.iter().map(packing).collect())?;
-    scores.iter().for_each(|(key, _)| run.stored_scores(key));
-    Ok(())
+/// A variant that is being scored.
+struct ScoredVariant {
+    key: Arc<Key>,
+    /// From the first chunk on that is computed here: operators are large.
+    program: Option<Program>,
+    /// By chunk.
+    chunks: Vec<Option<Vec<f64>>>,
+    seconds: f64,
+    /// Another process has stored it meanwhile, or it has no program.
+    settled: bool,
 }
 
-/// Stores what some candidates scored, together.
-fn put_scored(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
-    let mut packed = Vec::new();
-    for candidate in &mut candidates {
-        let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
-        let values = eval_set.assemble(&chunks);
-        match eval_set.generations(&values)? {
-            None => {
-                packed.push(run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes(&values))]));
-            }
-            Some(answers) => store_texts(run.store, &candidate.key, candidate.seconds, &answers)?,
+impl ScoredVariant {
+    fn lacks(&self, chunk: usize) -> bool {
+        !self.settled && self.chunks[chunk].is_none()
+    }
+
+    fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
+        if eval_set.fits(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
+            self.chunks[record.chunk] = Some(record.values.clone());
+            self.seconds += record.seconds;
         }
     }
-    if !packed.is_empty() {
-        run.store.put_all(packed)?;
-    }
-    candidates.iter().for_each(|candidate| run.stored_scores(&candidate.key));
-    Ok(())
+}
+
+/// A scoring that is under way, also while others are at what is left of it.
+pub(crate) struct ChunkState {
+    /// None as long as nothing was computed here.
+    job: Option<usize>,
+    /// Until the work is stored.
+    journal: Option<Journal>,
+    candidates: Vec<ScoredVariant>,
+    /// The chunks that some candidates lack.
+    left: Vec<usize>,
+}
+
+/// What came of the attempt to claim a chunk.
+enum ChunkClaim {
+    /// With the candidates that lack it.
+    Mine(Vec<usize>, Lease),
+    /// Nobody lacks it any more.
+    Done,
+    Others,
+    GivenUp(String),
+}
+
+/// Chunks that are computed together.
+#[derive(Default)]
+struct ChunkGroup {
+    chunks: Vec<usize>,
+    /// The candidates that lack them.
+    members: Vec<usize>,
+    leases: Vec<Lease>,
+    tokens: usize,
+}
+
+/// One way through the chunks.
+#[derive(Default)]
+struct Sweep {
+    /// What is computed together next.
+    group: ChunkGroup,
+    /// Chunks at which others are.
+    others: Vec<usize>,
+    /// The trie of the candidates that lacked a chunk: mostly the same from chunk to chunk.
+    trie: Option<(Vec<usize>, Trie)>,
+    /// Of chunks whose records are not on the disk yet: others may have them after that.
+    unwritten: Vec<Lease>,
+    /// When records were last written; the first are written at once.
+    since: Option<Duration>,
+    /// How long it took to see that the backbone is unchanged: long where the system does not tell of changes.
+    looking: Duration,
 }

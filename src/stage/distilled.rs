@@ -6,9 +6,8 @@ use std::time::Instant;
 use candle_core::Device;
 use serde_json::json;
 
-use super::activations;
 use super::operator::{self, BoundaryResult};
-use super::{Cost, KeyedBackbone, Member, Stage, Words, teacher};
+use super::{Cost, KeyedBackbone, Member, Stage, Words, activations, teacher};
 use crate::calibrate::{ActivationShape, Activations};
 use crate::criterion::Selection;
 use crate::distill::{Checkpoint, Finetune, LayersAfter, Training};
@@ -17,7 +16,7 @@ use crate::identity::Identity;
 use crate::model::{CPU, Config, Load, Operator, Program, Trie};
 use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
 use crate::work::backbone::{TrainingPlan, Variant};
-use crate::work::calibration_job::CalibrationJob;
+use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject, fault};
 

@@ -1,8 +1,11 @@
 //! What a variant answers to a task: a text for each prompt.
 
-pub use super::chunks::{GeneratedText, store_texts as store, texts as read};
-use super::{Stage, Words, scores};
-use ghostlab_store::ObjectKind;
+use serde::{Deserialize, Serialize};
+
+use super::{Stage, Words, from_json, scores, to_json};
+use crate::error::Result;
+use crate::generate::{End, Generation};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
@@ -12,6 +15,42 @@ pub const STAGE: Stage = Stage {
     words: Some(Words { part: "generations", about: "Its answers to a task.", what: "answers to", ..scores::WORDS }),
     ..Stage::new(KIND)
 };
+
+/// Text by text, in the order of the prompts.
+const ANSWERS: &str = "answers.json";
+
+/// A generated text, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GeneratedText {
+    pub text: String,
+    /// How many tokens were generated, those of what ended it among them.
+    pub tokens: usize,
+    pub end: End,
+}
+
+impl From<&Generation> for GeneratedText {
+    fn from(of: &Generation) -> Self {
+        Self { text: of.text.clone(), tokens: of.ids.len(), end: of.end }
+    }
+}
+
+/// Stores the texts that a variant answered.
+///
+/// # Errors
+/// A store that cannot be written.
+pub fn store(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> Result<()> {
+    let answers: Vec<GeneratedText> = answers.iter().map(GeneratedText::from).collect();
+    store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
+}
+
+/// The texts of a stored variant.
+///
+/// # Errors
+/// Damage.
+pub fn read(object: &StoredObject) -> Result<Vec<GeneratedText>> {
+    from_json(object, ANSWERS)
+}
 
 #[cfg(test)]
 mod tests {
@@ -23,7 +62,7 @@ mod tests {
     use super::*;
     use crate::generate::{End, Generation};
     use crate::model::CPU;
-    use crate::stage::chunks::scored;
+    use crate::stage::scores::scored;
     use crate::stage::{KeyedBackbone, WORDS, tokens};
 
     #[test]

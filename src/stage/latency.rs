@@ -6,10 +6,8 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::group::{Going, Group, Order, Tools};
-use super::payload::{from_json, to_json};
-use super::program::Programs;
-use super::{Cost, KeyedBackbone, Stage, Words};
+use super::group::{Going, Group, Order, Programs, Tools};
+use super::{Cost, KeyedBackbone, Stage, Words, from_json, to_json};
 use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
@@ -22,8 +20,7 @@ use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::context::Context;
 use crate::work::event::WorkKind;
-use crate::work::progress::Progressed;
-use crate::work::timing_lock;
+use crate::work::progress::{self, Progressed, timing_claim};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
 // 2: a tied table counts once where it is one, and operators in f32. 4: rounds go on until they are quiet, and ten of them
@@ -147,9 +144,9 @@ fn label(backbone: &BackbonePlan, place: usize) -> String {
 /// What stops the whole run, and what all variants suffer from.
 fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant], _: &mut Going) -> Result<Progressed> {
     let Tools { run, models, programs } = *tools;
-    let prompt = backbone.latencies[place];
+    let asked = backbone.latencies[place];
     let label = label(backbone, place);
-    let lease = timing_lock::hold(run.store, &label, run.reporter, run.stop)?;
+    let lease = progress::claim(run.store, timing_claim(), &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| {
         let key = &variant.latencies[place];
@@ -160,12 +157,12 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
         return Ok(Progressed::Done);
     }
     let candidates = candidates(run, programs, backbone, place)?;
-    let (decode, prompt) = (prompt.decode, Prompt { length: prompt.length, batch: prompt.batch });
+    let prompt = Prompt { length: asked.length, batch: asked.batch };
     let started = Instant::now();
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let (config, choice) = (&backbone.config, backbone.engine);
-    let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, decode, label: &label, memory };
+    let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, asked, label: &label, memory };
     let results = comparison.results(&candidates)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
@@ -205,23 +202,6 @@ fn candidates(
     Ok(candidates)
 }
 
-/// The times of a session, taken program by program.
-struct SessionTimes<'a> {
-    of: &'a TimedComparison<'a>,
-    first: usize,
-    timed: std::vec::IntoIter<Timed>,
-}
-
-impl SessionTimes<'_> {
-    /// What did not fit has no place among the timed ones.
-    fn next(&mut self, program: &Program) -> Option<Vec<f64>> {
-        match self.of.fits(program).then(|| self.timed.next()).flatten() {
-            Some(Timed::Milliseconds(times)) => Some(times),
-            _ => None,
-        }
-    }
-}
-
 /// One comparison.
 struct TimedComparison<'a> {
     run: &'a Context<'a>,
@@ -229,8 +209,8 @@ struct TimedComparison<'a> {
     choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
-    /// New tokens behind it.
-    decode: Option<usize>,
+    /// The same with the new tokens behind it.
+    asked: Latency,
     label: &'a str,
     /// Bytes that weights and intermediates may take.
     memory: u64,
@@ -241,14 +221,15 @@ impl TimedComparison<'_> {
         let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
         // Who decodes reads the prompt once more.
-        let behind = self.decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
+        let decode = self.asked.decode;
+        let behind = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
         let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
-        let flops = cost(self.config, &Trie::new(&fit), &self.asked(), true).separate;
+        let flops = cost(self.config, &Trie::new(&fit), &self.asked, true).separate;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
         let prefill = self.session(self.label, (job, self.prompt.tokens()), |after| {
             interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, after)
         })?;
-        let decoded = self.decode.map(|new| {
+        let decoded = decode.map(|new| {
             let label = format!("{}, decoding", self.label);
             self.session(&label, (job, behind), |after| {
                 decoded(self.engine, &fit, (self.prompt, new), Rounds::PAPER, Patience::USUAL, after)
@@ -256,17 +237,22 @@ impl TimedComparison<'_> {
         });
         let decoded = decoded.transpose()?;
         let mut results = Vec::new();
-        let (mut times, mut new_times) = (self.times(prefill), decoded.map(|session| self.times(session)));
+        let (mut timed, mut behind) = (prefill.timed.into_iter(), decoded.map(|of| (of.first, of.timed.into_iter())));
+        // What did not fit has no place among the timed ones.
+        let next = |timed: &mut std::vec::IntoIter<Timed>, program: &Program| {
+            let Timed::Milliseconds(times) = self.fits(program).then(|| timed.next())?? else { return None };
+            Some(times)
+        };
         for candidate in candidates {
             let TimedVariant { full, by_channel, .. } = candidate;
-            let (of_full, of_channels) =
-                (times.next(full), by_channel.as_ref().and_then(|program| times.next(program)));
-            let decode = self.decode.zip(new_times.as_mut()).map(|(new, times)| DecodeResult {
+            let of_full = next(&mut timed, full);
+            let of_channels = by_channel.as_ref().and_then(|program| next(&mut timed, program));
+            let decode = decode.zip(behind.as_mut()).map(|(new, (first, timed))| DecodeResult {
                 tokens: new * self.prompt.batch,
-                times: times.next(full),
-                by_channel: by_channel.as_ref().and_then(|program| times.next(program)),
+                times: next(timed, full),
+                by_channel: by_channel.as_ref().and_then(|program| next(timed, program)),
                 dense: None,
-                first: times.first,
+                first: *first,
                 work: decode_work(self.config, full, self.prompt, new),
                 dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
             });
@@ -278,7 +264,7 @@ impl TimedComparison<'_> {
                 times: of_full,
                 by_channel: of_channels,
                 dense: None,
-                first: times.first,
+                first: prefill.first,
                 weight_bytes: self.choice.needed_bytes(self.config, full),
                 intermediate_bytes,
                 dense_bytes: None,
@@ -297,11 +283,6 @@ impl TimedComparison<'_> {
         Ok(results)
     }
 
-    fn asked(&self) -> Latency {
-        let Prompt { length, batch } = self.prompt;
-        Latency { length, batch, decode: self.decode }
-    }
-
     /// Rounds of all that fit, as a part of a job that has `tokens` for each pass.
     fn session(
         &self,
@@ -312,7 +293,7 @@ impl TimedComparison<'_> {
         let mut goes_on = false;
         let mut after = |asked: bool| {
             if asked {
-                return self.run.advance_timing(job, tokens);
+                return self.run.advanced(job, tokens, None);
             }
             // They are no progress in what was announced.
             if !std::mem::replace(&mut goes_on, true) {
@@ -327,11 +308,6 @@ impl TimedComparison<'_> {
         rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
     }
 
-    /// What came of a session, for the programs in their order.
-    fn times(&self, session: Session) -> SessionTimes<'_> {
-        SessionTimes { of: self, first: session.first, timed: session.timed.into_iter() }
-    }
-
     /// Whether weights and intermediates lie in this machine's memory. A device of its own tells when its own is used up.
     fn in_memory(&self) -> bool {
         self.engine.id().device == "cpu"
@@ -340,7 +316,8 @@ impl TimedComparison<'_> {
     /// Whether memory is likely to suffice for a pass.
     fn fits(&self, program: &Program) -> bool {
         let Prompt { length, batch } = self.prompt;
-        let cached = self.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
+        let cached =
+            self.asked.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
         let held = self.config.batch_bytes(self.prompt.tokens(), 1) + cached;
         let wanted = self.choice.needed_bytes(self.config, program) + held;
         !self.in_memory() || wanted <= self.memory

@@ -10,19 +10,19 @@ pub mod generations;
 pub mod group;
 pub mod latency;
 pub mod operator;
-pub mod payload;
-pub(crate) mod program;
 pub mod scores;
+pub(crate) mod scoring;
 pub mod selection;
 pub mod teacher;
 #[cfg(test)]
 pub mod template;
 pub mod tokens;
-pub mod trial;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use self::group::{Group, Job, Order};
@@ -97,7 +97,7 @@ const STAGES: &[Stage] = &[
 ];
 
 /// What is made together, in the order in which jobs begin.
-pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scores::GROUP, &latency::GROUP];
+pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scoring::GROUP, &latency::GROUP];
 
 /// The kinds of all stages. One that gives other bytes than before gets the next version. (`tests/golden.rs` fails when a
 /// stage's output changes and its version does not.)
@@ -112,12 +112,12 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
 };
 
 /// What every store of this program is opened with.
-pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: chunks::KIND, counts_death };
+pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
 
 /// A claim that is held while something is computed is of a calibration, or of a chunk. Of other claims it says nothing that
 /// their owner died.
 fn counts_death(claim: &str) -> bool {
-    activations::is_claim(claim) || chunks::is_claim(claim)
+    activations::is_claim(claim) || scores::is_claim(claim)
 }
 
 impl Stage {
@@ -191,6 +191,26 @@ impl Family {
     }
 }
 
+/// A payload as JSON bytes.
+///
+/// # Errors
+/// Kind `Job`: what JSON has no form for.
+fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))
+}
+
+/// A payload from JSON.
+///
+/// # Errors
+/// Damage.
+fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result<T> {
+    serde_json::from_slice(&artifact.read(name)?).map_err(|error| {
+        Error::damaged("a stored artifact cannot be read")
+            .at(artifact.folder().join(name).display().to_string())
+            .found(error.to_string())
+    })
+}
+
 /// What a group of objects costs that are made together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
@@ -236,7 +256,7 @@ mod tests {
         let members = [
             (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
             (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
-            (trial::key(backbone, &tokens, &[1, 2]), trial::family(backbone, &tokens).key()),
+            (scores::trial(backbone, &tokens, &[1, 2]), scores::trials(backbone, &tokens).key()),
             (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
         ];
         for (member, family) in members {

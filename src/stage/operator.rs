@@ -8,8 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::payload::{from_json, to_json};
-use super::{Check, Cost, KeyedBackbone, Stage, Words, activations};
+use super::{Check, Cost, KeyedBackbone, Stage, Words, activations, from_json, to_json};
 use crate::calibrate::{Activations, HookPoint, Pair};
 use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
@@ -18,7 +17,7 @@ use crate::identity::RepairId;
 use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
 use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
 use crate::work::backbone::Variant;
-use crate::work::calibration_job::CalibrationJob;
+use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 

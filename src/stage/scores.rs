@@ -1,37 +1,30 @@
-//! What a variant scores on one text or task, and what a backbone without some layers scores on a calibration's text.
+//! What a variant scores on one text or task, and what a backbone without some layers scores on a calibration's text: what
+//! stands there, and the names under which it is made.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::chunks::{ChunkRun, files, put, scored};
-use super::group::{Going, Group, Order, Tools};
-use super::operator;
-use super::program::Programs;
-use super::tokens::{self, Text, defined};
-use super::{Cost, KeyedBackbone, Member, Stage, Words, trial};
+use super::{Cost, Family, KeyedBackbone, Member, Stage, Words};
 use crate::error::Result;
 use crate::evaluate::choices;
-use crate::evaluate::perplexity::Losses;
+use crate::files::sha256;
 use crate::grid::Draw;
 use crate::identity::Identity;
 use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
-use crate::model::{CPU, Config, Load, Program, Trie};
+use crate::model::{Config, Load, Program, Trie};
 use crate::tasks::{Answered, Score, Solutions, TaskResult};
-use crate::work::backbone::{BackbonePlan, Subject, Variant};
-use crate::work::context::Context;
 use crate::work::event::WorkKind;
-use crate::work::known_objects::AllStored;
-use crate::work::progress::Progressed;
-use ghostlab_store::{Key, Lookup, ObjectKind};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-pub use super::chunks::{KIND, journal, read};
+// 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
+// rounds no logits.
+pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
 /// Scores lie in files of many.
 pub const STAGE: Stage =
-    Stage { inodes: |_| 0, members: &[Member::Of(&[trial::REMOVED])], words: Some(WORDS), ..Stage::new(KIND) };
+    Stage { inodes: |_| 0, members: &[Member::Of(&[REMOVED])], words: Some(WORDS), ..Stage::new(KIND) };
 
 pub(super) const WORDS: Words = Words {
     group: WorkKind::Score,
@@ -43,6 +36,31 @@ pub(super) const WORDS: Words = Words {
         Some((format!("tokens of {}", of.subject), Arc::clone(&of.tokens)))
     },
 };
+
+/// The field that tells a trial from the whole backbone on the same tokens.
+const REMOVED: &str = "removed";
+
+/// One or two numbers a window or choice, as `f64` in little-endian order.
+pub(super) const VALUES: &str = "values.f64";
+
+fn dense(backbone: KeyedBackbone<'_>) -> Value {
+    let mut of = backbone.on_engine();
+    of["batch"] = json!(backbone.batch_tokens);
+    of
+}
+
+/// The same of a variant. With an operator what it runs on stands in that one's key, but for weights that are rounded after it
+/// was solved.
+pub(super) fn scored(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>) -> Value {
+    if operator.is_none() {
+        return dense(backbone);
+    }
+    let mut of = json!({"batch": backbone.batch_tokens});
+    if let Some(weights) = backbone.weights {
+        of["weights"] = json!(weights.name());
+    }
+    of
+}
 
 /// The scores of a variant on some tokens, or on a part of them; or what else is made of them.
 pub fn key(
@@ -74,146 +92,57 @@ pub fn cost(config: &Config, all: &Trie, missing: &[Program], load: &Load) -> Co
     cost
 }
 
-/// Scoring a text or a task: all variants in one trie.
-pub const GROUP: Group = Group {
-    kind: WorkKind::Score,
-    places: |backbone| backbone.evaluations.len(),
-    label: |backbone, place| format!("{} on {}", backbone.name, backbone.evaluations[place].subject),
-    claim: |backbone, place| backbone.evaluations[place].journal.clone(),
-    on: |backbone, place| Some(backbone.evaluations[place].subject.to_string()),
-    made: |variant, place| variant.scores.get(place).into_iter().collect(),
-    // An operator each.
-    bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
-    order: Order::Then,
-    make,
-    tell,
-};
+/// The scores of the bare backbone without some layers, on a calibration's tokens. The whole one stands for all of them.
+pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
+    Family::new(KIND, dense(backbone), tokens, backbone)
+}
 
-/// Scores some variants on an evaluation. One without a program fails alone. What is `going` is gone on with.
+/// Those without one set of layers.
+pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &[usize]) -> Key {
+    trials(backbone, tokens).member([(REMOVED, json!(removed))])
+}
+
+/// What trials take; a step of a greedy search waits for the one before it: each size is a run of its own.
+pub fn trial_cost(config: &Config, sets: &[Vec<usize>], left: bool, load: &Load) -> Cost {
+    let mut cost = Cost::default();
+    for run in sets.chunk_by(|a, b| a.len() == b.len()) {
+        let programs: Vec<Program> = run.iter().map(|set| Program::pruned(config.layers, set, |_| None)).collect();
+        let flops = Trie::new(&programs).flops(config, load).shared;
+        let (left, inodes) = if left { (flops, files(config.layers)) } else { (0.0, 0) };
+        cost += Cost { separate: flops, shared: flops, left, inodes, disk: 0 };
+    }
+    cost
+}
+
+/// The name of the journal, and of the claims, of what is scored on some tokens, or on a part of them.
+pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key, draw: Option<Draw>) -> String {
+    let KeyedBackbone { content, batch_tokens, .. } = backbone;
+    let draw = draw.map_or_else(String::new, |draw| format!(" {draw}"));
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}", tokens.hash(), backbone.other_engine()))
+}
+
+/// Whether a claim is of a chunk: a journal's name and a number.
+pub(super) fn is_claim(name: &str) -> bool {
+    name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
+}
+
+/// Files of so many scores that are stored together.
+fn files(scores: usize) -> u64 {
+    scores.div_ceil(Store::TOGETHER) as u64
+}
+
+/// The values of stored scores.
 ///
 /// # Errors
-/// What stops the whole run, and what all variants suffer from.
-fn make(
-    tools: &Tools<'_>,
-    backbone: &BackbonePlan,
-    place: usize,
-    variants: &[&Variant],
-    going: &mut Going,
-) -> Result<Progressed> {
-    let Tools { run, models, programs } = *tools;
-    let evaluation = &backbone.evaluations[place];
-    let variants: Vec<&Variant> = variants.iter().copied().filter(|of| !run.failed(of.cell)).collect();
-    // Where others have done it, nothing has to be read to see that.
-    if going.is_none() {
-        match run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) {
-            AllStored::All => return Ok(Progressed::Found),
-            AllStored::Unclear => return Ok(Progressed::Busy),
-            AllStored::Lacking => {}
-        }
-    }
-    if going.is_none()
-        && take_over(run, backbone, place, &variants)?
-        && run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) == AllStored::All
-    {
-        return Ok(Progressed::Done);
-    }
-    let label = (GROUP.label)(backbone, place);
-    let program = |key: &Key| program(run, programs, backbone, &variants, key);
-    let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
-        text.with_eval_set(run.settings.batch_tokens, |eval_set| {
-            let journal = evaluation.journal.clone();
-            step(&ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None })
-        })
-    };
-    let (text, mut scoring) = match going.take() {
-        Some((text, scoring)) => (text, Some(scoring)),
-        None => {
-            let mut keys: Vec<_> = variants.iter().map(|variant| variant.scores[place].clone()).collect();
-            // Two cells may be one variant: the same key needs one score.
-            let mut seen = BTreeSet::new();
-            keys.retain(|key| seen.insert(key.hash().to_string()));
-            let text = tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
-            let mut scoring = None;
-            on(&text, &mut |job| {
-                scoring = Some(job.begin(std::mem::take(&mut keys))?);
-                Ok(Progressed::Done)
-            })?;
-            (text, scoring)
-        }
-    };
-    let Some(state) = &mut scoring else { return Ok(Progressed::Done) };
-    let step = on(&text, &mut |job| job.go_on(state))?;
-    if step == Progressed::Busy {
-        *going = scoring.map(|scoring| (text, scoring));
-    }
-    Ok(step)
+/// Damage.
+pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
+    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
+    Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
 }
 
-/// Of a part of a text takes the scores of those variants that are scored on all of it. On the CPU a score does not depend on
-/// what is computed beside it. Whether there were any.
-fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) -> Result<bool> {
-    let evaluation = &backbone.evaluations[place];
-    let Some(draw) = evaluation.subject.draw().filter(|_| backbone.engine.id() == CPU) else { return Ok(false) };
-    let mut known = Vec::new();
-    for variant in variants {
-        let own = &variant.scores[place];
-        if run.known_objects.has(run.store, own) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *own) {
-            continue;
-        }
-        let whole = key(KIND, backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
-        if let Lookup::Whole(object) = run.store.look(&whole) {
-            known.push((own, read(&object)?));
-        }
-    }
-    if known.is_empty() {
-        return Ok(false);
-    }
-    let text = tokens::whole(run, backbone, &evaluation.subject, &evaluation.tokens)?;
-    let drawn = text.drawn_values(draw)?;
-    let fits = |(key, values): (&Arc<Key>, Vec<f64>)| {
-        let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
-        Some((Arc::clone(key), parts?.concat()))
-    };
-    put(run, &known.into_iter().filter_map(fits).collect::<Vec<_>>())?;
-    Ok(true)
-}
-
-/// Tells what was scored here: perplexities, and accuracies in percent. Damage right after writing is found again by whoever
-/// reads the outcome.
-fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) {
-    let evaluation = &backbone.evaluations[place];
-    let values = || -> Result<Vec<(usize, f64)>> {
-        let sheet = tokens::sheet(evaluation, run.store)?;
-        let documents = match run.store.look(&evaluation.tokens) {
-            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => {
-                Some(defined::documents(&object)?)
-            }
-            _ => None,
-        };
-        let mut values = Vec::new();
-        for (cell, key) in variants.iter().map(|of| (of.cell, &of.scores[place])) {
-            let told = !run.failed(cell) && run.tells_of(key);
-            let Some(Lookup::Whole(object)) = told.then(|| run.store.look(key)) else { continue };
-            let value = match (&evaluation.subject, &sheet) {
-                (Subject::Windows(_), _) => Losses { windows: read(&object)? }.perplexity(),
-                (Subject::Task(_), Some(sheet)) => 100.0 * answered(&read(&object)?, sheet)?.1.column().value,
-                (Subject::Defined(used), _) => {
-                    let Some(documents) = &documents else { continue };
-                    let definition = &run.grid.definitions[&used.name].definition;
-                    let (answers, _) = documents.answered(definition, &object)?;
-                    let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
-                    let Some(first) = judged.first() else { continue };
-                    first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
-                }
-                (Subject::Task(_), None) => continue,
-            };
-            values.push((cell, value));
-        }
-        Ok(values)
-    };
-    for (cell, value) in values().unwrap_or_default() {
-        run.scored(cell, &evaluation.subject, value);
-    }
+/// The payload that [`read`] reads.
+pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
 
 /// What a score of a definition is multiplied by where it is shown: shares are told in percent.
@@ -226,19 +155,4 @@ pub(crate) fn answered(values: &[f64], sheet: &Arc<Solutions>) -> Result<(Answer
     let scored = choices::scored(values);
     let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
     Answered::new(sheet, scores.collect())
-}
-
-/// The program of those variants whose scores have a key. Where they have none, they fail.
-fn program(
-    run: &Context<'_>,
-    programs: &Programs,
-    backbone: &BackbonePlan,
-    variants: &[&Variant],
-    key: &Key,
-) -> Result<Option<Program>> {
-    let mut found = None;
-    for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
-        found = programs.or_failed(run, backbone, variant)?.or(found);
-    }
-    Ok(found)
 }

@@ -1,4 +1,5 @@
-//! The layers that a criterion picks, with its scores.
+//! The layers that a criterion picks, with its scores, and the trials that it picks by: perplexities on the calibration windows
+//! without some layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,17 +7,19 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use super::chunks::ChunkRun;
 use super::operator::{Needs, WantedRepair};
-use super::payload::{from_json, to_json};
-use super::trial::{self, Trials};
-use super::{KeyedBackbone, Stage, Words, activations};
+use super::{KeyedBackbone, Stage, Words, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, Similarities};
 use crate::criterion::{self, Criterion, Evidence, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
+use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::identity::CutId;
+use crate::model::Program;
 use crate::work::backbone::Variant;
-use crate::work::calibration_job::CalibrationJob;
+use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
+use crate::work::progress::Progressed;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // 3: keys name what the criterion looked at, and have every option filled in. 4: the bound of `cca` counts no rounding as a
@@ -59,7 +62,7 @@ pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &Pru
     let (criterion, spec) = rule;
     let looks = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
     let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));
-    let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", trial::family(backbone, tokens).key()));
+    let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trials(backbone, tokens).key()));
     let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
     Key::new(KIND, of, parents).named(backbone.name)
 }
@@ -221,4 +224,68 @@ impl SelectionSlot<'_> {
         };
         Ok(())
     }
+}
+
+/// Scores trials, each once: two rules, or two depths, may ask for the same.
+pub(crate) struct Trials<'a> {
+    job: &'a CalibrationJob<'a>,
+    /// By removed layers.
+    known: BTreeMap<Vec<usize>, f64>,
+}
+
+impl<'a> Trials<'a> {
+    pub(crate) fn new(job: &'a CalibrationJob<'a>) -> Self {
+        Self { job, known: BTreeMap::new() }
+    }
+
+    /// The perplexity without each of some sets of layers. `label` is the rule that asks.
+    pub(crate) fn perplexities(&mut self, label: &str, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
+        let new: Vec<&Vec<usize>> = removed.iter().filter(|set| !self.known.contains_key(*set)).collect();
+        if !new.is_empty() {
+            let measured = self.measure(label, &new)?;
+            self.known.extend(new.into_iter().cloned().zip(measured));
+        }
+        Ok(removed.iter().map(|set| self.known[set]).collect())
+    }
+
+    /// All in one trie. Each is stored.
+    fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
+        let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
+        let batch = run.settings.batch_tokens;
+        let keys: Vec<_> = removed.iter().map(|set| Arc::new(scores::trial(backbone.keyed(), tokens, set))).collect();
+        let program = |key: &Key| {
+            let of = keys.iter().zip(removed).find(|(of, _)| of.hash() == key.hash());
+            Ok(of.map(|(_, set)| Program::pruned(backbone.config.layers, set, |_| None)))
+        };
+        let scoring = ChunkRun {
+            run,
+            models,
+            backbone,
+            eval_set: &PerplexityEval::new(windows, batch),
+            program: &program,
+            label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
+            journal: scores::journal(backbone.keyed(), tokens, None),
+            within: Some(self.job.hold),
+        };
+        let losses = scored(&scoring, &keys)?;
+        Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
+    }
+}
+
+/// The values of each variant: stored ones as they are, the others scored and stored.
+fn scored(of: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
+    let stored = |key: &&Arc<Key>| of.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
+    let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
+    if !missing.is_empty() {
+        let mut scoring = of.begin(missing)?;
+        loop {
+            match of.go_on(&mut scoring)? {
+                Progressed::Done | Progressed::Found => break,
+                Progressed::Busy => of.run.pause()?,
+                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(of.label.to_string())),
+            }
+        }
+    }
+    let vanished = || Error::job("scores vanished from the store").at(of.label.to_string());
+    keys.iter().map(|key| scores::read(&of.run.get(key).ok_or_else(vanished)?)).collect()
 }

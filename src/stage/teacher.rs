@@ -15,7 +15,7 @@ use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
 use crate::error::{Error, Result};
 use crate::model::{Load, Program, Trie};
 use crate::work::backbone::TrainingPlan;
-use crate::work::calibration_job::CalibrationJob;
+use crate::work::context::CalibrationJob;
 use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 
 // 2: as with scores' 4.

@@ -1,30 +1,29 @@
-//! Token ids in the store: the windows of a text, the requests of a task.
-
-pub mod defined;
-mod make;
-mod prompts;
+//! Token ids in the store: the windows of a text, the requests of a task, the prompts that are continued.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub(crate) use make::{text, tokenise_missing, whole, windows};
-pub(crate) use prompts::Prompts;
-
-use super::Stage;
-use super::payload::{from_json, to_json};
-use crate::corpus::{Start, Windows};
+use super::{Stage, from_json, to_json};
+use crate::corpus::{Start, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
+use crate::evaluate::generation::GenerationEval;
 use crate::evaluate::{EvalSet, perplexity};
+use crate::generate::{Prompt, Sampling, Settings};
 use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
 use crate::tasks::Solutions;
 use crate::work::backbone::{Evaluation, Subject};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
-use std::sync::Arc;
+
+pub mod defined;
+mod make;
+
+pub(crate) use make::{text, tokenise_missing, whole, windows};
 
 // 2: keys say the format that a file is read as. 3: windows say the bytes that they predict. 4: as all kinds, one more without
 // a change of its own: keys name a backbone by what its forward pass reads, a task by what is read of the backbone's files, a
@@ -54,14 +53,10 @@ pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value)
     Key::new(KIND, of, []).named(corpus)
 }
 
-/// The key of a task's requests, of all that they are made of. `name` is what the grid calls the task.
+/// The key of a task's requests, of all that they are made of; of a definition's what it asks, under that name. `name` is what
+/// the grid calls the task.
 pub fn of_requests(name: &str, of: Value) -> Key {
     Key::new(KIND, of, []).named(name)
-}
-
-/// The key of what a definition asks. `name` is what the grid calls its task.
-pub fn of_definition(name: &str, of: &Value) -> Key {
-    Key::new(KIND, json!({"definition": of}), []).named(name)
 }
 
 /// How much text stored tokens are.
@@ -294,5 +289,80 @@ impl Text {
             Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), batch_tokens)?),
             Self::Generation(prompts) => with(&prompts.eval_set()),
         }
+    }
+}
+
+const PROMPTS: &str = "prompts.json";
+
+/// Prompts with the tokenizer that their continuations are read by.
+pub struct Prompts {
+    prompts: Vec<Prompt>,
+    settings: Settings,
+    tokenizer: Tokenizer,
+}
+
+/// How prompts are stored beside their ids.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PromptsRecord {
+    /// What the draws of each depend on, and its tokens.
+    prompts: Vec<(String, usize)>,
+    max_new_tokens: usize,
+    context: usize,
+    stops: Vec<String>,
+    end_of_text: Vec<u32>,
+    sampling: Option<Sampling>,
+}
+
+impl Prompts {
+    pub(super) fn new(prompts: Vec<Prompt>, settings: Settings, tokenizer: Tokenizer) -> Self {
+        Self { prompts, settings, tokenizer }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.prompts.len()
+    }
+
+    pub(crate) fn eval_set(&self) -> GenerationEval<'_> {
+        GenerationEval::new(&self.prompts, self.settings.clone(), &self.tokenizer)
+    }
+
+    /// Stores them with what else belongs to them.
+    pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
+        let Settings { max_new_tokens, context, stops, end_of_text, sampling, .. } = &self.settings;
+        let record = PromptsRecord {
+            prompts: self.prompts.iter().map(|of| (of.identity.clone(), of.ids.len())).collect(),
+            max_new_tokens: *max_new_tokens,
+            context: *context,
+            stops: stops.clone(),
+            end_of_text: end_of_text.clone(),
+            sampling: *sampling,
+        };
+        let all: Vec<u32> = self.prompts.iter().flat_map(|of| of.ids.iter().copied()).collect();
+        let eval_set = self.eval_set();
+        let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
+        let own = [(IDS, id_bytes(&all)), (PROMPTS, to_json(&record)?), (LOAD, load_bytes(&load))];
+        put(store, key, seconds, &own.into_iter().chain(more).collect::<Vec<_>>())
+    }
+
+    /// Stored prompts; `cache_bytes` of keys and values are kept while they run.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn read(object: &StoredObject, tokenizer: Tokenizer, cache_bytes: u64) -> Result<Self> {
+        let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, sampling } =
+            from_json(object, PROMPTS)?;
+        let ids = ids(object)?;
+        check(object, ids.len() == prompts.iter().map(|(_, length)| length).sum::<usize>())?;
+        let mut rest = ids.as_slice();
+        let prompts = prompts.into_iter().map(|(identity, length)| {
+            let (own, later) = rest.split_at(length);
+            rest = later;
+            Prompt { identity, ids: own.to_vec() }
+        });
+        let prompts = prompts.collect();
+        let plain = Settings::greedy(max_new_tokens, context);
+        let settings = Settings { stops, end_of_text, sampling, cache_bytes, ..plain };
+        Ok(Self { prompts, settings, tokenizer })
     }
 }

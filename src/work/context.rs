@@ -1,23 +1,26 @@
-//! What all jobs of a run share.
+//! What all jobs of a run share; and what all stages of a calibration do, with the claim under which they work.
 
+use std::cell::Cell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::backbone::{Subject, Variant};
+use super::backbone::{BackbonePlan, Variant};
 use super::event::{Event, JobStarted, Reporter};
 use super::inputs::{Given, Inputs};
 use super::known_objects::KnownObjects;
-use super::limits::WorkerLimits;
-use super::lock::lock;
-use super::settings::RunSettings;
-use super::timing_lock;
-use super::wait::{self, Pause};
+use super::models::Models;
+use super::progress::{self, Pause, lock, timing_claim};
+use super::settings::{RunSettings, WorkerLimits};
+use crate::calibrate::ActivationShape;
+use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::grid::Grid;
+use crate::model::Engine;
 use ghostlab_store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
 /// What a run is given, alone or as one of several workers.
@@ -35,12 +38,7 @@ pub(crate) struct Conditions<'a> {
 pub(crate) struct Context<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
-    pub(crate) store: &'a Store,
-    pub(crate) settings: RunSettings,
-    pub(crate) reporter: &'a dyn Reporter,
-    pub(crate) stop: &'a AtomicBool,
-    /// Of a worker.
-    pub(crate) terms: Option<WorkerLimits>,
+    pub(crate) conditions: Conditions<'a>,
     pub(crate) known_objects: KnownObjects,
     /// The hashes of the scores that were stored here.
     scores: Mutex<BTreeSet<String>>,
@@ -52,6 +50,15 @@ pub(crate) struct Context<'a> {
     jobs: AtomicUsize,
     /// Damage that was told of.
     told: Mutex<BTreeSet<String>>,
+}
+
+/// It has what it is given as its own.
+impl<'a> Deref for Context<'a> {
+    type Target = Conditions<'a>;
+
+    fn deref(&self) -> &Conditions<'a> {
+        &self.conditions
+    }
 }
 
 /// Since when nothing was done here, and how long to wait before the next look.
@@ -67,19 +74,15 @@ impl<'a> Context<'a> {
     pub(crate) fn new(
         Given { grid, inputs }: Given<'a>,
         known_objects: KnownObjects,
-        Conditions { store, settings, reporter, stop, terms }: Conditions<'a>,
+        conditions: Conditions<'a>,
     ) -> Self {
         Self {
             grid,
             inputs,
-            store,
-            settings,
-            reporter,
-            stop,
-            terms,
+            conditions,
             known_objects,
             scores: Mutex::default(),
-            idle: Mutex::new(Idle { since: store.now(), pause: Pause::default(), left: false }),
+            idle: Mutex::new(Idle { since: conditions.store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
             complete: Mutex::default(),
             jobs: AtomicUsize::new(0),
@@ -152,11 +155,6 @@ impl<'a> Context<'a> {
         self.terms.is_none() || lock(&self.scores).contains(key.hash())
     }
 
-    /// Tells a cell's new value.
-    pub(crate) fn scored(&self, cell: usize, on: &Subject, value: f64) {
-        self.reporter.event(Event::Scored { cell: self.grid.cells[cell].to_string(), on: on.to_string(), value });
-    }
-
     /// Tells that a job begins; its number.
     pub(crate) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
         let id = self.jobs.fetch_add(1, Relaxed);
@@ -179,15 +177,23 @@ impl<'a> Context<'a> {
     /// The same, of which so many tokens really ran.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.advanced(job, tokens, ran)?;
-        timing_lock::keep(self.store, self.reporter, self.stop)
+        self.wait_while_timed()
+    }
+
+    /// Waits while another process measures times on this machine.
+    ///
+    /// # Errors
+    /// As [`progress::claim`].
+    pub(crate) fn wait_while_timed(&self) -> Result<()> {
+        if self.store.with_claims(|claims| claims.contains(timing_claim()))? {
+            let what = "measuring times on this machine";
+            progress::claim(self.store, timing_claim(), what, self.reporter, self.stop).map(drop)?;
+        }
+        Ok(())
     }
 
     /// The same of who measures them.
-    pub(crate) fn advance_timing(&self, job: usize, tokens: usize) -> Result<()> {
-        self.advanced(job, tokens, None)
-    }
-
-    fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
+    pub(crate) fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.worked();
         self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
         self.check_stop()
@@ -200,11 +206,6 @@ impl<'a> Context<'a> {
 
     pub(crate) fn finish(&self, job: usize) {
         self.reporter.event(Event::Finished { job });
-    }
-
-    /// Tells that nothing is left of a piece of the plan.
-    pub(crate) fn work_done(&self, work: &str) {
-        self.reporter.event(Event::WorkDone { work: work.to_owned() });
     }
 
     /// Tells that what was done is stored.
@@ -226,7 +227,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The user asked to stop.
     pub(crate) fn check_stop(&self) -> Result<()> {
-        wait::check(self.stop)
+        progress::check_stop(self.stop)
     }
 
     /// What is stored under a key, verified; damage is told and counts as absent.
@@ -284,5 +285,65 @@ impl<'a> Context<'a> {
     /// Whether it left because nothing was left to do.
     pub(crate) fn left(&self) -> bool {
         lock(&self.idle).left
+    }
+}
+
+/// One calibration of one backbone.
+pub(crate) struct CalibrationJob<'a> {
+    pub(crate) run: &'a Context<'a>,
+    pub(crate) models: &'a Models<'a>,
+    pub(crate) backbone: &'a BackbonePlan,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) tokens: &'a Arc<Key>,
+    pub(crate) windows: Windows,
+    /// How reports name it.
+    pub(crate) label: String,
+    pub(crate) shape: ActivationShape,
+    pub(crate) hold: &'a Hold<'a>,
+}
+
+impl CalibrationJob<'_> {
+    /// Refuses to store what other weights than those that were hashed may have made, or what another process is at by now.
+    pub(crate) fn unchanged(&self) -> Result<()> {
+        self.hold.check()?;
+        self.models.unchanged(self.backbone)
+    }
+}
+
+/// Its claim while it goes on: whether it is held still, and whether work under it has gone on.
+pub(crate) struct Hold<'a> {
+    run: &'a Context<'a>,
+    lease: Lease,
+    name: &'a str,
+    gone_on: Cell<bool>,
+}
+
+impl<'a> Hold<'a> {
+    pub(crate) fn new(run: &'a Context<'a>, lease: Lease, name: &'a str) -> Self {
+        Self { run, lease, name, gone_on: Cell::new(false) }
+    }
+
+    /// Asked before something is stored under it.
+    ///
+    /// # Errors
+    /// It is another's, or about to be: this process was halted for longer than others wait ([`Self::is_lost`]).
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
+    }
+
+    /// The claim's name.
+    pub(crate) fn name(&self) -> &str {
+        self.name
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        !self.lease.holds()
+    }
+
+    /// Something of the work was stored: where processes died before, it was not at what is left.
+    pub(crate) fn gone_on(&self) {
+        if !self.gone_on.replace(true) {
+            self.run.store.forgive_deaths(self.name);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::lock::lock;
+use super::progress::lock;
 use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 
 /// Between two listings of all artifacts of a kind: some hundred operations.

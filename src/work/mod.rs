@@ -2,15 +2,10 @@
 //! tells. It knows no stage.
 
 pub mod backbone;
-pub(crate) mod calibration_job;
 pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod inputs;
 pub(crate) mod known_objects;
-pub(crate) mod limits;
-pub(crate) mod lock;
 pub(crate) mod models;
 pub(crate) mod progress;
 pub(crate) mod settings;
-pub(crate) mod timing_lock;
-pub(crate) mod wait;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::backbone::BackbonePlan;
 use super::inputs::Inputs;
-use super::lock::lock;
+use super::progress::lock;
 use crate::error::Result;
 use crate::model::{CPU, Engine};
 

@@ -1,8 +1,17 @@
-//! How far a piece of work got, and that a panic in it is its failure.
+//! How far a piece of work gets beside others: a panic in it is its failure, and other processes are waited for, which is said,
+//! asked less and less often, and ended when the user wants to stop. While times are measured on a machine, no other process of
+//! the same store computes there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use super::event::{Event, Reporter};
 use crate::error::{Error, Result};
+use crate::files::{owner, sha256};
+use ghostlab_store::{ClaimResult, Lease, Store};
 
 /// How far a task got.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,4 +33,73 @@ pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
         Err(Error::job("a job panicked, which is a fault of the program")
             .found(said.unwrap_or_else(|| "a panic without a message".to_string())))
     })
+}
+
+/// A poisoned lock only means that another job panicked: what it guards is whole between any two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// # Errors
+/// The user asked to stop.
+pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
+    if stop.load(Relaxed) {
+        return Err(Error::interrupted("stopped before the grid was finished")
+            .hint("nothing is lost: the same command goes on from here"));
+    }
+    Ok(())
+}
+
+/// How long to wait before asking again: each time half as long again, so that a wait is found ended after half its own
+/// length at most, and hundreds of processes that wait for hours ask a file server little.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(50);
+    const MOST: Duration = Duration::from_secs(10);
+
+    /// # Errors
+    /// The user asked to stop.
+    pub(crate) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
+        store.sleep(self.0, stop);
+        check_stop(stop)?;
+        self.0 = (self.0 * 3 / 2).min(Self::MOST);
+        Ok(())
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Self::FIRST)
+    }
+}
+
+/// Claims a piece of work, waiting for another process that is at it.
+///
+/// # Errors
+/// The store cannot be written to, or the user asked to stop.
+pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
+    let (mut told, mut pause) = (false, Pause::default());
+    loop {
+        if !store.still_theirs(name) {
+            match store.claim(name)? {
+                ClaimResult::Mine(lease) => return Ok(lease),
+                ClaimResult::Theirs(process) => {
+                    if !std::mem::replace(&mut told, true) {
+                        let text = format!("{what}: process {} is at it; waiting", process.owner.pid);
+                        reporter.event(Event::Note { text });
+                    }
+                }
+            }
+        }
+        pause.wait(store, stop)?;
+    }
+}
+
+/// The claim of who measures times on this machine. Whatever its threads: two that time at once would time each other.
+/// What another process is at ends with its batch, within the rounds of warming up.
+pub fn timing_claim() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
+    &NAME
 }

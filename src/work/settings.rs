@@ -1,7 +1,11 @@
-//! How to run a grid.
+//! How to run a grid; and what makes a run a worker: it shares the grid with others, tries a failed job no more often than all
+//! together may, and may leave when nothing is left for it to do.
+
+use std::time::Duration;
 
 use crate::machine;
 use crate::model::EngineRequest;
+use ghostlab_store::Attempt;
 
 /// How to run, as far as it may not change a result beyond the rounding of the float type.
 #[derive(Debug, Clone, Copy)]
@@ -58,5 +62,57 @@ impl RunSettings {
     /// The same of jobs that may take so much: beside the weights, operators and a batch.
     pub fn cache_part(memory: u64) -> u64 {
         memory / 4
+    }
+}
+
+/// The terms on which a worker works.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WorkerLimits {
+    /// How often all workers together try a job again that failed.
+    pub retries: u32,
+    /// For how long it waits for work before it leaves; until all is done where none is given.
+    pub idle_exit: Option<Duration>,
+}
+
+impl WorkerLimits {
+    /// How often processes may die at a job, whatever of, before nobody tries it any more. Workers are killed for many
+    /// reasons; a job that takes its worker down with it shows by how often it does.
+    pub const DEATHS: usize = 5;
+
+    /// Why nobody is to try a job again, after these attempts; none where it may be tried.
+    pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
+        let died = attempts.iter().filter(|attempt| attempt.died).count();
+        let failed = attempts.len() - died;
+        let last = |died| attempts.iter().rfind(|attempt| attempt.died == died).map(|attempt| attempt.reason.clone());
+        if failed > self.retries as usize {
+            return last(false);
+        }
+        let last = last(true).filter(|_| died >= Self::DEATHS)?;
+        Some(format!("{died} processes died at it, the last one: {last}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(died: bool) -> Attempt {
+        let [what, reason, process, host] = ["calibrate", "no room", "5-a", "node"].map(str::to_owned);
+        Attempt { what, reason, died, process, host, time: 0 }
+    }
+
+    #[test]
+    fn failures_are_bounded_by_retries_and_deaths_by_a_number_of_their_own() {
+        let terms = |retries| WorkerLimits { retries, idle_exit: None };
+        let failed = |count| vec![attempt(false); count];
+        assert_eq!(terms(0).given_up(&[]), None);
+        assert_eq!(terms(0).given_up(&failed(1)).as_deref(), Some("no room"));
+        assert_eq!(terms(2).given_up(&failed(2)), None);
+        assert!(terms(2).given_up(&failed(3)).is_some());
+        let died = |count| vec![attempt(true); count];
+        assert_eq!(terms(0).given_up(&died(WorkerLimits::DEATHS - 1)), None, "workers are killed for many reasons");
+        let reason = terms(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
+        assert!(reason.contains("5 processes died at it"), "{reason}");
+        assert!(terms(1).given_up(&[failed(1), died(4)].concat()).is_none(), "each has its own bound");
     }
 }

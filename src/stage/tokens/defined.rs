@@ -18,8 +18,7 @@ use crate::evaluate::choices::scored;
 use crate::evaluate::{TaskEncoder, end_tokens};
 use crate::generate::{End, Prompt, Sampling, Settings};
 use crate::grid::{DefinitionUse, TaskUse};
-use crate::stage::chunks;
-use crate::stage::payload::{from_json, to_json};
+use crate::stage::{from_json, generations, scores, to_json};
 use crate::tasks::{self, DocumentLimit, Tokenised};
 use crate::work::backbone::BackbonePlan;
 use crate::work::inputs::Given;
@@ -298,7 +297,7 @@ impl Documents {
     /// Damage; when there are not as many answers as texts.
     pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
-            let answers = self.answers(definition.output, &chunks::read(object)?)?;
+            let answers = self.answers(definition.output, &scores::read(object)?)?;
             let finite = |of: &Answer| match of {
                 Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
                 Answer::Texts(_) => true,
@@ -306,7 +305,7 @@ impl Documents {
             let non_finite = answers.iter().filter(|of| !of.iter().all(finite)).count();
             return Ok((answers, non_finite));
         }
-        let texts = chunks::texts(object)?;
+        let texts = generations::read(object)?;
         let damaged = Error::damaged("stored answers do not fit their questions");
         self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
         let non_finite = texts.iter().filter(|of| of.end == End::NotFinite).count();

@@ -11,8 +11,8 @@ use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::native;
 use rayon::prelude::*;
 
-use super::defined::TokensTarget;
-use super::{Prompts, TaskTokens, Text, defined, read_windows, store_windows};
+use super::defined::{self, TokensTarget};
+use super::{Prompts, TaskTokens, Text, read_windows, store_windows};
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
@@ -24,14 +24,11 @@ use crate::work::backbone::{BackbonePlan, Subject};
 use crate::work::context::Context;
 use crate::work::event::{Event, Reporter};
 use crate::work::inputs::Given;
-use crate::work::wait;
+use crate::work::progress;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Something to tokenise for one backbone.
-struct WantedTokens<'a> {
-    key: &'a Arc<Key>,
-    what: What<'a>,
-}
+type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 
 #[derive(Clone, Copy)]
 enum What<'a> {
@@ -58,7 +55,7 @@ pub(crate) fn tokenise_missing(
         return Ok(());
     }
     // One claim for all of them: a thread that waited for one while it makes another could wait for itself.
-    let _lease = wait::claim(store, "tokenising", "tokenising", reporter, stop)?;
+    let _lease = progress::claim(store, "tokenising", "tokenising", reporter, stop)?;
     // Another process may have made them while this one waited.
     let missing = look();
     if missing.is_empty() {
@@ -69,10 +66,10 @@ pub(crate) fn tokenise_missing(
     reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
     for (backbone, wanted) in missing {
         let tokenizer = tokenizer(given, backbone)?;
-        wanted.par_iter().try_for_each(|wanted| {
-            wait::check(stop)?;
-            let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key: wanted.key };
-            tokenise(to, wanted.what, &sources)
+        wanted.par_iter().try_for_each(|&(key, what)| {
+            progress::check_stop(stop)?;
+            let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
+            tokenise(to, what, &sources)
         })?;
     }
     Ok(())
@@ -124,27 +121,26 @@ fn tokens<T>(
 
 /// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
-    let wanted: Vec<WantedTokens<'_>> =
-        all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
+    let wanted: Vec<WantedTokens<'_>> = all(backbone).into_iter().filter(|(own, _)| ***own == *key).take(1).collect();
     let sources = Sources::read(given, wanted.iter())?;
     let tokenizer = tokenizer(given, backbone)?;
     let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
-    wanted.iter().try_for_each(|wanted| tokenise(to(wanted.key), wanted.what, &sources))
+    wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources))
 }
 
 /// Everything of a backbone that has to be tokens.
 fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
     let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
-    calibrations.chain(evaluations).map(|(key, what)| WantedTokens { key, what }).collect()
+    calibrations.chain(evaluations).collect()
 }
 
 /// What is not stored whole, each once.
 fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
-    for WantedTokens { key, what } in all(backbone) {
-        if !missing.iter().any(|wanted| wanted.key == key) && !stored(key, store, reporter) {
-            missing.push(WantedTokens { key, what });
+    for (key, what) in all(backbone) {
+        if !missing.iter().any(|(known, _)| *known == key) && !stored(key, store, reporter) {
+            missing.push((key, what));
         }
     }
     missing
@@ -185,8 +181,8 @@ struct Sources {
 impl Sources {
     fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a WantedTokens<'a>>) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
-        for wanted in wanted {
-            let corpus = match wanted.what {
+        for (_, what) in wanted {
+            let corpus = match *what {
                 What::Calibration(calibration) => &calibration.corpus,
                 What::Evaluation(Subject::Windows(text)) => &text.corpus,
                 What::Evaluation(Subject::Task(used)) => {

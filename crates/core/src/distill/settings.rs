@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The text that an operator is trained on: sequences of the calibration's corpus, drawn by its rule. One step a sequence,
 /// each read once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finetune {
     /// How many sequences, and so steps.

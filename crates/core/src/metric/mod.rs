@@ -32,6 +32,8 @@ mod template;
 use std::fmt;
 use std::ops::Deref;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::style::Style;
 use crate::tasks::TASKS;
@@ -91,10 +93,11 @@ pub struct Metric {
 }
 
 /// A prompt that is timed: so many sequences of so many tokens, and how many are decoded behind it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptName {
     pub length: usize,
     pub batch: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<usize>,
 }
 

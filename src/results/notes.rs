@@ -1,0 +1,212 @@
+//! What a reader of a table has to know: how its numbers were made, in one line; which windows are no independent draws, which
+//! rows are one cut, what ran its backbones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::factors::{distinct, grouped};
+use super::measurement::{Calibrated, CellSummary, Measurement, Sample};
+use super::protocol::streamed;
+use super::{Protocol, capital};
+use crate::corpus::Rule;
+use crate::criterion;
+use crate::distill::Finetune;
+use crate::grid::Calibration;
+use crate::metric::{self, PromptName};
+use crate::model::{CPU, EngineId};
+
+/// The same as a sentence under a table; empty where there is nothing to say.
+pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
+    let line = protocol_line(profile, numbers);
+    if line.is_empty() { line } else { format!("Protocol: {line}.") }
+}
+
+/// Profile, what was scored and how much of it, calibration.
+pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
+    let numbers: Vec<&Measurement> = numbers.into_iter().collect();
+    let mut parts = Vec::new();
+    if !profile.is_empty() {
+        parts.push(format!("profile {profile}"));
+    }
+    let protocols = || numbers.iter().flat_map(|number| &number.setup.scored);
+    let texts = protocols().filter(|protocol| matches!(protocol, Protocol::Windows { .. }));
+    parts.extend(scored(metric::TEXT.name, texts));
+    let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
+    parts.extend(scored(metric::TASK.name, tasks));
+    let defined = protocols().filter(|protocol| matches!(protocol, Protocol::Defined { .. }));
+    parts.extend(scored("lm-evaluation-harness' definitions", defined));
+    let prompts = protocols().filter_map(|protocol| match protocol {
+        Protocol::Latency { length, batch, decode, .. } => {
+            let prompt = PromptName { length: *length, batch: *batch, decode: *decode };
+            Some((protocol.short(), prompt.to_string()))
+        }
+        _ => None,
+    });
+    let latency = |(how, prompts): (String, String)| format!("latency over {prompts} tokens: {how}");
+    parts.extend(by_how(prompts).map(latency));
+    let lines = numbers.iter().filter_map(|number| Some(line(number.setup.calibration.as_ref()?, &number.sample)));
+    let calibrations = distinct(&lines.collect::<Vec<_>>());
+    if !calibrations.is_empty() {
+        parts.push(format!("calibration: {}", calibrations.join(", or ")));
+    }
+    let of_text = |protocol: &Protocol| matches!(protocol, Protocol::Windows { shards: Some(_), .. });
+    let of_calibration =
+        |number: &&Measurement| number.setup.calibration.as_ref().is_some_and(|of| of.shards.is_some());
+    if protocols().any(of_text) || numbers.iter().any(of_calibration) {
+        parts.push("which order of the shards the authors had is not known".to_owned());
+    }
+    parts.join("; ")
+}
+
+/// What is made in the same way is said once: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
+fn scored<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
+    let named = protocols.map(|protocol| (protocol.short(), protocol.name().to_owned()));
+    let lines: Vec<String> = by_how(named).map(|(how, names)| format!("{names}: {how}")).collect();
+    (!lines.is_empty()).then(|| format!("{what} on {}", lines.join("; ")))
+}
+
+/// How things are made, each way with the names of what is made so.
+fn by_how(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
+    grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
+}
+
+/// `128 sequences of 2048 tokens of c4-train, operators from the first 32`
+fn line(of: &Calibrated, sample: &Sample) -> String {
+    let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
+    let generated = if of.generated { " (generated)" } else { "" };
+    let seed = match sample {
+        Sample::Seeds(seeds) => {
+            format!(", seeds {}", seeds.iter().map(|of| of.seed.to_string()).collect::<Vec<_>>().join(" "))
+        }
+        _ if *seed == 0 => String::new(),
+        _ => format!(", seed {seed}"),
+    };
+    let operators = match operator_sequences == sequences {
+        true => String::new(),
+        false => format!(", operators from the first {operator_sequences}"),
+    };
+    let trained = of.finetune.map_or(String::new(), |Finetune { sequences, length, .. }| {
+        format!(", operators trained on {sequences} sequences of {length} tokens")
+    });
+    let streamed = streamed(of.shards);
+    format!("{sequences} sequences of {length} tokens of {corpus}{generated}{streamed}{seed}{operators}{trained}")
+}
+
+/// A line that names texts whose windows are drawn with replacement; none where there are none.
+pub(super) fn drawn<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
+    let windows = |number: &&Measurement| matches!(number.sample, Sample::Losses(_));
+    let drawn = |protocol: &'a Protocol| match protocol {
+        Protocol::Windows { corpus, rule, .. } => {
+            rule.parse::<Rule>().is_ok_and(Rule::with_replacement).then_some(corpus)
+        }
+        _ => None,
+    };
+    let texts = numbers.into_iter().filter(windows).flat_map(|number| &number.setup.scored).filter_map(drawn);
+    let texts = distinct(texts);
+    (!texts.is_empty()).then(|| {
+        format!(
+            "Windows of {} are drawn with replacement and may overlap: errors and tests, which take them for independent, \
+             are a little too sure there.",
+            texts.join(", ")
+        )
+    })
+}
+
+/// A line that names criteria which remove the same layers of a backbone; none where each removes its own.
+pub(super) fn equal_cuts(cells: &[CellSummary]) -> Option<String> {
+    let removed = |cell: &CellSummary| cell.removed.iter().copied().collect();
+    let cut = |cell: &CellSummary| (cell.backbone.clone(), cell.depth, cell.layers, removed(cell));
+    let cuts = distinct(cells.iter().filter(|cell| !cell.removed.is_empty()).map(cut).collect::<Vec<_>>().iter());
+    let several = |of: &(String, usize, usize, BTreeSet<usize>)| {
+        let own = cells.iter().filter(|cell| cut(cell) == *of);
+        let names = distinct(own.filter_map(|cell| cell.criterion.as_ref()));
+        let labels = distinct(names.iter().map(|name| criterion::label(name).to_owned()).collect::<Vec<_>>().iter());
+        let (backbone, depth, layers, removed) = of;
+        (labels.len() > 1).then(|| {
+            let removed: Vec<usize> = removed.iter().copied().collect();
+            format!("{} on {backbone} {depth}/{layers} (layers {})", labels.join(" = "), ranges(&removed))
+        })
+    };
+    let lines: Vec<String> = cuts.iter().filter_map(several).collect();
+    (!lines.is_empty())
+        .then(|| format!("Equal cuts, whose rows are one measurement under several names: {}.", lines.join("; ")))
+}
+
+/// A sentence for each engine but the CPU's own in f32, with the backbones that it ran.
+pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
+    let mut ran: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (backbone, engine) in engines.iter().filter(|(_, engine)| **engine != CPU) {
+        ran.entry(engine.to_string()).or_default().push(backbone);
+    }
+    ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
+}
+
+/// A sentence for each way in which weights are rounded, with the backbones whose weights are.
+pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
+    let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    rounded.iter().for_each(|(backbone, told)| ways.entry(told).or_default().push(backbone));
+    ways.into_iter().map(|(told, backbones)| format!("{} ({}).", capital(told), backbones.join(", "))).collect()
+}
+
+/// `8-10` for a run of layers, `1,3` for single ones.
+pub(super) fn ranges(layers: &[usize]) -> String {
+    let mut sorted = layers.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let runs: Vec<String> = sorted
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|run| match run {
+            [first, .., last] => format!("{first}-{last}"),
+            [only] => only.to_string(),
+            [] => String::new(),
+        })
+        .collect();
+    runs.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(backbone: &str, criterion: &str, removed: &[usize]) -> CellSummary {
+        CellSummary {
+            backbone: backbone.into(),
+            criterion: Some(criterion.into()),
+            depth: removed.len(),
+            removed: removed.to_vec(),
+            layers: 16,
+            ..CellSummary::default()
+        }
+    }
+
+    #[test]
+    fn criteria_that_chose_the_same_layers_are_named_with_them() {
+        let cells = [
+            cell("a", "shortgpt", &[3, 4, 9]),
+            cell("a", "shortened-llama", &[9, 3, 4]),
+            cell("a", "llm-streamline", &[3, 4, 5]),
+            // Another recovery of one cut, and the same cut of another backbone.
+            cell("a", "shortgpt", &[3, 4, 9]),
+            cell("b", "llm-streamline", &[3, 4, 9]),
+            CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
+        ];
+        assert_eq!(
+            equal_cuts(&cells).unwrap(),
+            "Equal cuts, whose rows are one measurement under several names: ShortGPT = Shortened LLaMA on a 3/16 \
+             (layers 3-4,9)."
+        );
+        assert_eq!(equal_cuts(&cells[2..]), None);
+    }
+}
+
+#[cfg(test)]
+mod engines_tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_other_than_the_default_is_named_with_its_backbones() {
+        let bf16 = EngineId { name: "candle", dtype: "bf16", device: "cpu" };
+        let engines = [("a", bf16), ("b", CPU), ("c", bf16)].map(|(name, id)| (name.to_owned(), id));
+        assert_eq!(engine_notes(&engines.into()), ["Engine: candle bf16 on cpu (a, c)."]);
+        assert!(engine_notes(&[("b".to_owned(), CPU)].into()).is_empty());
+    }
+}

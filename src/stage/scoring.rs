@@ -1,0 +1,181 @@
+//! Scoring variants on a text or a task, and telling what came of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::chunks::ChunkRun;
+use super::group::{Going, Group, Order, Programs, Tools};
+use super::operator;
+use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
+use super::tokens::{self, Text, defined};
+use crate::error::Result;
+use crate::evaluate::perplexity::Losses;
+use crate::metric::Metric;
+use crate::model::{CPU, Program};
+use crate::work::backbone::{BackbonePlan, Subject, Variant};
+use crate::work::context::Context;
+use crate::work::event::{Event, WorkKind};
+use crate::work::known_objects::AllStored;
+use crate::work::progress::Progressed;
+use ghostlab_store::{Key, Lookup};
+
+/// Scoring a text or a task: all variants in one trie.
+pub(crate) const GROUP: Group = Group {
+    kind: WorkKind::Score,
+    places: |backbone| backbone.evaluations.len(),
+    label: |backbone, place| format!("{} on {}", backbone.name, backbone.evaluations[place].subject),
+    claim: |backbone, place| backbone.evaluations[place].journal.clone(),
+    on: |backbone, place| Some(backbone.evaluations[place].subject.to_string()),
+    made: |variant, place| variant.scores.get(place).into_iter().collect(),
+    // An operator each.
+    bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
+    order: Order::Then,
+    make,
+    tell,
+};
+
+/// Scores some variants on an evaluation. One without a program fails alone. What is `going` is gone on with.
+///
+/// # Errors
+/// What stops the whole run, and what all variants suffer from.
+fn make(
+    tools: &Tools<'_>,
+    backbone: &BackbonePlan,
+    place: usize,
+    variants: &[&Variant],
+    going: &mut Going,
+) -> Result<Progressed> {
+    let Tools { run, models, programs } = *tools;
+    let evaluation = &backbone.evaluations[place];
+    let variants: Vec<&Variant> = variants.iter().copied().filter(|of| !run.failed(of.cell)).collect();
+    // Where others have done it, nothing has to be read to see that.
+    if going.is_none() {
+        match run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) {
+            AllStored::All => return Ok(Progressed::Found),
+            AllStored::Unclear => return Ok(Progressed::Busy),
+            AllStored::Lacking => {}
+        }
+    }
+    if going.is_none()
+        && take_over(run, backbone, place, &variants)?
+        && run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) == AllStored::All
+    {
+        return Ok(Progressed::Done);
+    }
+    let label = (GROUP.label)(backbone, place);
+    let program = |key: &Key| program(run, programs, backbone, &variants, key);
+    let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
+        text.with_eval_set(run.settings.batch_tokens, |eval_set| {
+            let journal = evaluation.journal.clone();
+            step(&ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None })
+        })
+    };
+    let (text, mut scoring) = match going.take() {
+        Some((text, scoring)) => (text, Some(scoring)),
+        None => {
+            let mut keys: Vec<_> = variants.iter().map(|variant| variant.scores[place].clone()).collect();
+            // Two cells may be one variant: the same key needs one score.
+            let mut seen = BTreeSet::new();
+            keys.retain(|key| seen.insert(key.hash().to_string()));
+            let text = tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
+            let mut scoring = None;
+            on(&text, &mut |job| {
+                scoring = Some(job.begin(std::mem::take(&mut keys))?);
+                Ok(Progressed::Done)
+            })?;
+            (text, scoring)
+        }
+    };
+    let Some(state) = &mut scoring else { return Ok(Progressed::Done) };
+    let step = on(&text, &mut |job| job.go_on(state))?;
+    if step == Progressed::Busy {
+        *going = scoring.map(|scoring| (text, scoring));
+    }
+    Ok(step)
+}
+
+/// Of a part of a text takes the scores of those variants that are scored on all of it. On the CPU a score does not depend on
+/// what is computed beside it. Whether there were any.
+fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) -> Result<bool> {
+    let evaluation = &backbone.evaluations[place];
+    let Some(draw) = evaluation.subject.draw().filter(|_| backbone.engine.id() == CPU) else { return Ok(false) };
+    let mut known = Vec::new();
+    for variant in variants {
+        let own = &variant.scores[place];
+        if run.known_objects.has(run.store, own) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *own) {
+            continue;
+        }
+        let whole = scores::key(KIND, backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
+        if let Lookup::Whole(object) = run.store.look(&whole) {
+            known.push((own, read(&object)?));
+        }
+    }
+    if known.is_empty() {
+        return Ok(false);
+    }
+    let text = tokens::whole(run, backbone, &evaluation.subject, &evaluation.tokens)?;
+    let drawn = text.drawn_values(draw)?;
+    let fits = |(key, values): (&Arc<Key>, Vec<f64>)| {
+        let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
+        Some((Arc::clone(key), parts?.concat()))
+    };
+    let known: Vec<(Arc<Key>, Vec<f64>)> = known.into_iter().filter_map(fits).collect();
+    let packing = |(key, values): &(Arc<Key>, Vec<f64>)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))]);
+    run.store.put_all(known.iter().map(packing).collect())?;
+    known.iter().for_each(|(key, _)| run.stored_scores(key));
+    Ok(true)
+}
+
+/// Tells what was scored here: perplexities, and accuracies in percent. Damage right after writing is found again by whoever
+/// reads the outcome.
+fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) {
+    let evaluation = &backbone.evaluations[place];
+    let values = || -> Result<Vec<(usize, f64)>> {
+        let sheet = tokens::sheet(evaluation, run.store)?;
+        let documents = match run.store.look(&evaluation.tokens) {
+            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => {
+                Some(defined::documents(&object)?)
+            }
+            _ => None,
+        };
+        let mut values = Vec::new();
+        for (cell, key) in variants.iter().map(|of| (of.cell, &of.scores[place])) {
+            let told = !run.failed(cell) && run.tells_of(key);
+            let Some(Lookup::Whole(object)) = told.then(|| run.store.look(key)) else { continue };
+            let value = match (&evaluation.subject, &sheet) {
+                (Subject::Windows(_), _) => Losses { windows: read(&object)? }.perplexity(),
+                (Subject::Task(_), Some(sheet)) => 100.0 * answered(&read(&object)?, sheet)?.1.column().value,
+                (Subject::Defined(used), _) => {
+                    let Some(documents) = &documents else { continue };
+                    let definition = &run.grid.definitions[&used.name].definition;
+                    let (answers, _) = documents.answered(definition, &object)?;
+                    let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
+                    let Some(first) = judged.first() else { continue };
+                    first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
+                }
+                (Subject::Task(_), None) => continue,
+            };
+            values.push((cell, value));
+        }
+        Ok(values)
+    };
+    for (cell, value) in values().unwrap_or_default() {
+        let (cell, on) = (run.grid.cells[cell].to_string(), evaluation.subject.to_string());
+        run.reporter.event(Event::Scored { cell, on, value });
+    }
+}
+
+/// The program of those variants whose scores have a key. Where they have none, they fail.
+fn program(
+    run: &Context<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    variants: &[&Variant],
+    key: &Key,
+) -> Result<Option<Program>> {
+    let mut found = None;
+    for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
+        found = programs.or_failed(run, backbone, variant)?.or(found);
+    }
+    Ok(found)
+}
