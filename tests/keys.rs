@@ -16,7 +16,7 @@ use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
 use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
 use ghostlab::stage;
-use ghostlab::stage::{activations, distilled, scores, teacher, trial};
+use ghostlab::stage::{activations, distilled, scores, teacher};
 use ghostlab::{criterion, recovery};
 use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};
@@ -125,7 +125,7 @@ fn members(of: &BackbonePlan) -> Value {
             "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": key(trial::key(keyed, tokens, &[0, 2])),
+            "trial": key(scores::trial(keyed, tokens, &[0, 2])),
             "trials": named(tokens, scores::journal(keyed, tokens, None)),
             "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });

@@ -31,7 +31,7 @@ fn a_new_method_metric_or_stage_is_a_file_and_its_line_in_the_list() {
         ("recovery", "mod sums;", "two_steps::ENTRY"),
         ("criterion", "mod sleb;", "two_steps::ENTRY"),
         ("metric", "mod symmetric;", "&two_steps::ENTRY"),
-        ("stage", "pub mod trial;", "two_steps::STAGE"),
+        ("stage", "pub mod tokens;", "two_steps::STAGE"),
     ] {
         let folder = checkout();
         let room = folder.path().join(if kind == "stage" { "src" } else { "crates/core/src" }).join(kind);
