@@ -2,38 +2,27 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `finding` | what was found, and by which check |
-//! | `render` | findings as text, CSV and JSON |
-//! | `row` | one row of a table |
-//! | `columns` | what the columns of a table mean |
-//! | `averages` | means that are not the mean of their columns |
+//! | `finding` | what was found, and by which check; findings as text, CSV and JSON |
+//! | `row` | one row of a table, and what its columns mean |
 //! | `agreement` | one condition with two values |
-//! | `calibration` | how many calibration sequences an unsized row has |
-//! | `accuracy` | accuracies that no count of right answers gives; rows at chance |
-//! | `copies` | two conditions with one row; one metric twice |
-//! | `speedup` | speedups that are not the ratio of their latencies |
-//! | `memory` | operators that take more memory than their matrix |
+//! | `accuracy` | accuracies that no count of right answers gives; means that are not those of their columns; rows at chance |
+//! | `copies` | two conditions with one row, or that of another number of calibration sequences; one metric twice |
+//! | `costs` | speedups that are not the ratio of their latencies; operators that take more memory than their matrix |
 //!
 //! Everything is judged from printed digits, so every tolerance is what rounding to those digits allows, and no more.
 //! A finding does not say which of two numbers is right.
 
 mod accuracy;
 mod agreement;
-mod averages;
-mod calibration;
-mod columns;
 mod copies;
+mod costs;
 mod finding;
-mod memory;
 #[cfg(test)]
 mod paper_test;
-mod render;
 mod row;
-mod speedup;
 
-pub use columns::{AuditColumns, AuditTask};
-pub use finding::{Check, Finding, Severity};
-pub use render::{csv, json, text};
+pub use finding::{Check, Finding, Severity, csv, json, text};
+pub use row::{AuditColumns, AuditTask};
 
 use crate::artifact::paper::PaperNumber;
 use row::AuditRow;
@@ -50,15 +39,15 @@ pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
 pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding> {
     let rows = AuditRow::group(entries, columns);
     let mut findings = Vec::new();
-    averages::check(&rows, &mut findings);
+    accuracy::check_averages(&rows, &mut findings);
     agreement::check(entries, &mut findings);
-    calibration::check(&rows, &mut findings);
+    copies::check_calibration(&rows, &mut findings);
     accuracy::check_counts(entries, columns, &mut findings);
     accuracy::check_chance(&rows, &mut findings);
     copies::check_rows(&rows, &mut findings);
     copies::check_duplicates(&rows, &mut findings);
-    speedup::check(&rows, &mut findings);
-    memory::check(&rows, &mut findings);
+    costs::check_speedup(&rows, &mut findings);
+    costs::check_memory(&rows, &mut findings);
     // A stable sort: within a check of one severity the order of the tables stays.
     findings.sort_by_key(|finding| (finding.severity, finding.check));
     findings

@@ -1,6 +1,6 @@
 //! What each claim of `claims.yaml` comes to: a short function over the numbers of one setting.
 
-use super::outcome::ClaimCheck;
+use super::number::ClaimCheck;
 use super::setting::ClaimSetting;
 use crate::metric;
 use crate::recovery::NONE;

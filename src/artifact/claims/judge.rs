@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::claim::{Claim, ClaimAxis, Needed};
-use super::outcome::{ClaimCheck, Judgement};
+use super::number::{ClaimCheck, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, KnownNumber, apart};
 use super::setting::{ClaimSetting, NOISY};
 use crate::identity::{Aspect, Leaves, differs};

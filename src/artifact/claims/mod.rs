@@ -5,17 +5,14 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `claim` | a claim, and how many settings it asks for |
+//! | `claim` | a claim, how many settings it asks for, and the file of all, read |
 //! | `claims.yaml` | the claims, section by section: another one is another entry there, and its check |
-//! | `sentences` | that file, read |
 //! | `checks` | what each claim comes to |
 //! | `setting` | the numbers of one setting, and the questions that a claim asks of them: value, mean, least, best, gap, lead, rank |
-//! | `number` | a number that may be unknown |
-//! | `outcome` | holds, fails, or unknown |
+//! | `number` | a number that may be unknown, and what a check comes to: holds, fails, or unknown |
 //! | `run` | the numbers of an artifact and what made them: only runs that agree are read together |
 //! | `judge` | a claim on one side's numbers |
-//! | `compare` | the paper's count beside ours |
-//! | `written` | the verdicts beside a recorded run, and the folders that they are judged on |
+//! | `compare` | the paper's count beside ours, also as a file beside a recorded run, and the folders that it is judged on |
 //!
 //! Numbers are compared as a table prints them: what prints alike is alike.
 //!
@@ -28,11 +25,8 @@ mod claim;
 mod compare;
 mod judge;
 mod number;
-mod outcome;
 mod run;
-mod sentences;
 mod setting;
-mod written;
 
 #[cfg(test)]
 mod paper_tests;
@@ -41,10 +35,8 @@ mod place_tests;
 #[cfg(test)]
 mod samples;
 
-pub use claim::{Claim, ClaimAxis, Needed};
-pub use compare::{JudgedClaim, judged, render};
+pub use claim::{Claim, ClaimAxis, Needed, claims};
+pub use compare::{CLAIMS, JudgedClaim, about, judged, judged_in, line, render, row, written};
 pub use judge::{ClaimVerdict, SettingVerdict};
-pub use outcome::Judgement;
+pub use number::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, ClaimRun};
-pub use sentences::claims;
-pub use written::{CLAIMS, about, judged_in, line, row, written};

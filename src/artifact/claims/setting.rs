@@ -5,8 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::number::{Quantity, order, short, sign};
-use super::outcome::ClaimCheck;
+use super::number::{ClaimCheck, Quantity, order, short, sign};
 use crate::latency::NOISE;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;

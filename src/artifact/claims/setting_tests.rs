@@ -1,6 +1,6 @@
 //! What the questions read, and what becomes of numbers that are missing.
 
-use super::super::outcome::Judgement;
+use super::super::number::Judgement;
 use super::super::samples::{record, with_metric};
 use super::*;
 
