@@ -19,11 +19,9 @@ mod finished;
 mod folder;
 #[cfg(test)]
 mod formats_test;
-mod gate;
 mod identity;
 mod layout;
 mod lists;
-mod other_protocol;
 pub mod page;
 mod page_part;
 pub mod paper;
@@ -33,10 +31,8 @@ mod pipeline_test;
 mod print;
 #[cfg(test)]
 mod print_test;
-mod provenance;
 mod raced;
 mod recorded;
-mod searched;
 mod seeds;
 #[cfg(test)]
 mod size_test;
@@ -49,6 +45,5 @@ pub use folder::{Published, ResultsFolder, here};
 pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
-pub use raced::Raced;
+pub use raced::{Raced, search_files, search_names};
 pub use recorded::NOT_RECORDED;
-pub use searched::{search_files, search_names};

@@ -11,11 +11,10 @@ use clap::{Args, Subcommand};
 
 use super::answer::cache::{Clearing, Files, KindSum, ListedStage, Listing, Located, State, Verified};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::grid_args::EngineArgs;
 use super::home::StoreArgs;
-use super::progress;
-use super::units::{bytes, columns, seconds};
+use super::out::{bytes, columns, seconds};
+use super::{candidates, progress};
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
 use crate::exec::{self, RunSettings};

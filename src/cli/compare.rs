@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::compare::{Comparison, Side};
+use super::answer::seen::{Comparison, Side};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::home::or_near;
-use super::units::columns;
+use super::out::columns;
 use crate::error::{Error, Result};
 use crate::identity::Canonical;
 use crate::results::record::Record;

@@ -5,15 +5,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::done::{Diagnosis, Mark, Thing};
+use super::answer::seen::{Diagnosis, Mark, Thing};
 use super::answer::{self, Answer};
-use super::candidates;
-use super::doctor_model;
 use super::home::{self, StoreArgs};
-use super::needs;
-use super::out;
-use super::units::bytes;
+use super::out::bytes;
 use super::verbosity::Look;
+use super::{candidates, doctor_model, out, work};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
 use crate::files::{disk, parts};

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::explain::{ExplainedBackbone, ExplainedObject, Explanation};
+use super::answer::seen::{ExplainedBackbone, ExplainedObject, Explanation};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::cell_name::find;
 use super::grid_args::GridArgs;
-use super::units::{bytes, seconds};
+use super::out::{bytes, seconds};
 use crate::error::{Error, Result};
 use crate::exec::RunSettings;
 use crate::plan::{Plan, Reason, Reasons, StoreState};

@@ -10,12 +10,9 @@ use clap::Args;
 
 use super::answer::done::{Fetched, HubFile, Refused, shown};
 use super::answer::{self, Answer};
-use super::candidates;
-use super::fetch_progress;
 use super::home::{self, StoreArgs};
-use super::needs;
-use super::stop;
-use super::units::{bytes, columns, seconds};
+use super::out::{bytes, columns, seconds};
+use super::{candidates, progress, stop, work};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
@@ -69,7 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.look_anyway().ok().filter(|store| store.root().join("store.json").is_file());
     let (mut code, mut told) = (ExitCode::SUCCESS, Fetched { cache: shown(hub.cache().root()), ..Fetched::default() });
     for (lock_file, wants) in &wants {
-        let reporter = fetch_progress::reporter(arguments.events);
+        let reporter = progress::fetch_reporter(arguments.events);
         if arguments.lock {
             let plan = hub.plan(wants, &Lock::default(), &*reporter, &stop)?;
             match arguments.dry_run {
@@ -175,7 +172,7 @@ fn fetched(
     stop: &AtomicBool,
 ) -> Result<Option<ExitCode>> {
     let clock = Instant::now();
-    let reporter = fetch_progress::reporter(events);
+    let reporter = progress::fetch_reporter(events);
     // With a store it is remembered: the run that follows need not hash it again.
     let fetched = hub.fetch(plan, Some(&needs::hash(store)), &*reporter, stop);
     drop(reporter);
@@ -265,7 +262,7 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
         if wants.is_empty() {
             continue;
         }
-        let reporter = fetch_progress::reporter(events);
+        let reporter = progress::fetch_reporter(events);
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&needs::hash(store)), &*reporter, stop)?;
         drop(reporter);

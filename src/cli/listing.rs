@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::answer::done::ListedArtifact;
-use super::units::{self, columns, seconds};
+use super::out::{self, columns, seconds};
 use super::work::artifact_folder;
 use crate::artifact::{Artifact, Finished};
 use crate::clock::utc;

@@ -10,7 +10,7 @@ use super::answer::cache::KindSum;
 use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAnswer, PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::{bytes, cells, columns, flops, seconds};
+use super::out::{bytes, cells, columns, flops, seconds};
 use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;

@@ -10,16 +10,15 @@ use serde_json::json;
 
 use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, shown};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
-use super::raced;
-use super::units::{self, seconds};
+use super::out::{self, seconds};
 use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
-use super::{fetch, out, progress, report, stop};
-use crate::artifact::claims;
-use crate::artifact::{self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, contents};
+use super::{candidates, fetch, out, progress, report, search, stop};
+use crate::artifact::{
+    self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, claims, contents,
+};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::RunSettings;

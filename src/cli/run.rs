@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::cells;
+use super::out::cells;
 use super::work::{self, noted};
-use super::{home, needs, out, plan, progress, stop, verbosity};
+use super::{home, out, plan, progress, stop, verbosity, work};
 use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, RunSettings};
@@ -77,7 +77,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let submission = arguments.asked.submission()?;
     match &submission {
         Some(submission) => submission.check(&store)?,
-        None => artifact::hold(&mut grid, &needs::hash(&store))?,
+        None => artifact::hold(&mut grid, &work::hash(&store))?,
     }
     let target = work::run_folder(&arguments.asked, &grid, submission.as_ref(), arguments.results.as_ref())?;
     let shape = match arguments.layout {

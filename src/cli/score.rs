@@ -4,23 +4,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
-use clap::ValueHint;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueHint};
 use serde_json::{Map, Value, json};
 
 use super::answer::done::{HubInput, Score, Scored};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, absolute, backbone, fetchable, is_file, with_entries};
-use super::units::columns;
-use super::{fetch, needs, progress, stop};
-use crate::artifact;
+use super::out::columns;
+use super::{candidates, fetch, progress, stop, work};
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
-use crate::exec;
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::grid::{Grid, HubSource};
@@ -28,6 +24,7 @@ use crate::model::Config;
 use crate::quantity::MOST;
 use crate::results::{ModelScore, ModelScores};
 use crate::tasks::{Bos, DocumentLimit};
+use crate::{artifact, exec};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -115,7 +112,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
-    artifact::hold(&mut grid, &needs::hash(&store)).map_err(|error| {
+    artifact::hold(&mut grid, &work::hash(&store)).map_err(|error| {
         if error.advice().is_some() { error.hint("the same command with --fetch brings it anew") } else { error }
     })?;
     let output = arguments.output.as_ref().map(|path| OutputFile {

@@ -1,27 +1,29 @@
-//! `ghostlab search MODEL --budget …`: which layers, which repair, how sure.
+//! `ghostlab search MODEL --budget …`: which layers, which repair, how sure. And an artifact of races: the cells of another one,
+//! searched under its budgets.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, all_shown};
-use super::answer::search::Searched;
+use super::answer::done::{all_shown, ExportedCell, MadeArtifact, Searched, shown};
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
+use super::out::{bytes, columns, seconds};
 use super::search_grid::SearchArgs;
-use super::units::{bytes, columns, seconds};
-use super::{fetch, needs, progress, stop};
-use crate::artifact::{self, search_files, search_names};
+use super::work::differs;
+use super::{fetch, progress, stop, work};
+use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder, Runner, search_files, search_names};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
-use crate::grid::{Grid, Search};
+use crate::grid::{Grid, RacesEntry, Search};
 use crate::quantity::Gigabytes;
+use crate::results::StoredResults;
 use crate::search::{Found, Laboratory, parts, search, took};
 use ghostlab_store::Store;
 
@@ -82,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         arguments.asked.grid(settings.engine, &time)?
     };
-    artifact::hold(&mut grid, &needs::hash(&store))?;
+    artifact::hold(&mut grid, &work::hash(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
@@ -220,4 +222,61 @@ fn say(answer: &Searched) {
     if let Some(command) = &answer.export {
         println!("The winner as a folder for transformers:\n  {command}");
     }
+}
+
+/// What is raced, and where it goes.
+pub(super) struct Race<'a> {
+    pub(super) artifact: &'a Artifact,
+    pub(super) races: &'a RacesEntry,
+    pub(super) grid: Grid,
+    /// The folder of the races.
+    pub(super) target: &'a ResultsFolder,
+    /// That of all artifacts.
+    pub(super) results: &'a Path,
+    pub(super) quiet: bool,
+}
+
+/// Races, writes what came of it, and says it beside the other artifact's best rows.
+pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
+    let Race { artifact, races, grid, target, results, quiet } = race;
+    let started = SystemTime::now();
+    let searches = parts(grid);
+    if searches.is_empty() {
+        return Err(Error::bad_input("an artifact of races has no `search`").at(artifact.file.display().to_string()));
+    }
+    target.check(&Raced::files(artifact, searches.len()))?;
+    let run = |grid: &Grid| -> Result<GridOutcome> {
+        let outcome = runner.run(grid, target.path())?;
+        match outcome.cells.iter().find(|of| runner.stored && of.missing.is_some() && of.failure.is_none()) {
+            None => Ok(outcome),
+            Some(of) => Err(Error::missing("a search is not made yet, or not wholly")
+                .at(of.cell.to_string())
+                .hint("without --stored it is made")),
+        }
+    };
+    let Runner { store, settings, reporter, stop, stored } = *runner;
+    let lab = Laboratory { store, settings, reporter, stop, run: &run, times: !stored };
+    let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
+    let profile = grid.profile.clone().unwrap_or_default();
+    let whole = StoredResults::read(&results.join(&races.beside).join(&profile)).ok();
+    let raced = Raced::new(grid, races, &found, whole.as_ref());
+    let dense = Grid { cells: grid.cells.iter().filter(|of| of.is_dense()).cloned().collect(), ..grid.clone() };
+    let dense = exec::stored(&dense, settings, store, &())?;
+    let Published { files, recorded } = raced.publish(artifact, &dense, target, started)?;
+    if !quiet {
+        println!("{}\n\n{}", artifact.description.title, columns(&raced.table(), &[]));
+        raced.notes().iter().for_each(|note| println!("{note}"));
+    }
+    let folder = shown(target.path());
+    let put = || format!("{} files written in {folder}", files.len());
+    note!("{}: {}", artifact.name, recorded.clone().unwrap_or_else(put));
+    Ok(MadeArtifact {
+        name: artifact.name.clone(),
+        profile: grid.profile.clone(),
+        cells: grid.cells.len(),
+        differs: differs(target),
+        recorded,
+        files: all_shown(&files),
+        ..MadeArtifact::default()
+    })
 }

@@ -9,12 +9,12 @@ use clap::{Args, Subcommand};
 use super::answer::done::Submitted;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::{bytes, cells, flops, seconds};
+use super::out::{bytes, cells, flops, seconds};
 use super::work::GivenWork;
 use super::{home, progress};
 use crate::cluster::{
-    self, ArrayRequest, ArtifactCall, Binary, JobEnd, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs,
-    time_limit,
+    self, ArrayRequest, ArtifactCall, Binary, JobEnd, JobScript, Queue, SHORTEST, SlurmProfile, Submission,
+    SubmittedJobs, time_limit,
 };
 use crate::error::{Error, Result};
 use crate::exec::{self, RunSettings, Where};
@@ -111,12 +111,12 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         worker: [&program[..], &worker_words(submission, &store, cpus, &profile, arguments, own)?].concat(),
         report: [&program[..], &report_words(submission, &store, &work, engine, arguments)?].concat(),
     };
-    if let Some(limit) = time_limit::of_options(&script.options).filter(|&limit| limit < time_limit::SHORTEST) {
+    if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
         eprintln!(
             "warning: a time limit of {} leaves a worker little time or none: two minutes before its time is up it ends and is \
              queued again; ask for {} or more",
             seconds(limit.as_secs_f64()),
-            seconds(time_limit::SHORTEST.as_secs_f64()),
+            seconds(SHORTEST.as_secs_f64()),
         );
     }
     let text = script.render(&folder)?;

@@ -9,7 +9,7 @@ use clap::Args;
 use super::answer::done::{WorkEnd, WorkerEnd};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::{cells, seconds};
+use super::out::{cells, seconds};
 use super::work::{GivenWork, noted};
 use super::{progress, stop};
 use crate::artifact::{self, Artifact};

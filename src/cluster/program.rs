@@ -1,11 +1,16 @@
-//! Copies of programs below a store, which a scheduler's jobs run.
+//! The programs that a scheduler's jobs run: copies below a store.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
-use ghostlab_store::Store;
+use crate::files::atomic::write_atomically;
+use crate::files::{regular, sha256};
+use ghostlab_store::{Shared, Store};
 
 /// The copy's name in its folder.
 const NAME: &str = "ghostlab";
@@ -18,18 +23,6 @@ pub struct FrozenProgram {
 }
 
 impl FrozenProgram {
-    /// Where the copy of a program lies below a store, or would.
-    pub fn place(store: &Store, sha256: &str) -> PathBuf {
-        store.programs().join(sha256).join(NAME)
-    }
-
-    /// Says that it is used again, so that nobody throws it away before its submission is written.
-    pub(super) fn touch(place: &Path) {
-        let Some(folder) = place.parent() else { return };
-        // Another user's folder stays as old as it is: then the submission is there a moment later.
-        File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
-    }
-
     /// All of a store.
     pub fn all(store: &Store) -> Vec<Self> {
         let folders = fs::read_dir(store.programs()).into_iter().flatten().flatten();
@@ -70,4 +63,74 @@ impl FrozenProgram {
 pub(super) fn since(path: &Path) -> Duration {
     let written = path.symlink_metadata().and_then(|data| data.modified());
     written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
+}
+
+/// A program that may work on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binary {
+    pub path: PathBuf,
+    pub sha256: String,
+}
+
+impl Binary {
+    /// This program.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn this(store: &Store) -> Result<Self> {
+        let found = std::env::current_exe();
+        let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;
+        let sha256 = store.input(&path)?.sha256().to_owned();
+        Ok(Self { path, sha256 })
+    }
+
+    /// Where its copy lies below a store, or would.
+    pub fn frozen_at(&self, store: &Store) -> PathBuf {
+        store.programs().join(&self.sha256).join(NAME)
+    }
+
+    /// Makes that copy, which jobs run: a program that is built anew meanwhile ends none of them.
+    ///
+    /// # Errors
+    /// The store cannot be written to, or the program has just changed.
+    pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
+        let place = self.frozen_at(store);
+        let folder = place.parent().unwrap_or(&place);
+        // It is used again, so that nobody throws it away before its submission is written. Another user's folder stays as old as it
+        // is: then the submission is there a moment later.
+        File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
+        if sha256::of_file(&place).is_ok_and(|(found, _)| found == self.sha256) {
+            return Ok(place);
+        }
+        store.make_folder(folder)?;
+        write_atomically(&place, |file| {
+            io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &place, &error))?;
+            executable(file).map_err(|error| Error::io("write", &place, &error))
+        })?;
+        Shared::as_its_folder(&place);
+        let (found, _) = sha256::of_file(&place).map_err(|error| Error::io("read", &place, &error))?;
+        if found == self.sha256 {
+            return Ok(place);
+        }
+        fs::remove_file(&place).ok();
+        Err(Error::bad_input("the program changed while it was submitted")
+            .at(self.path.display().to_string())
+            .expected(format!("SHA-256 {}", self.sha256))
+            .found(found)
+            .hint("submit again when it is built"))
+    }
+}
+
+/// Whoever may read it may run it.
+#[cfg(unix)]
+fn executable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = file.metadata()?.permissions().mode();
+    file.set_permissions(fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))
+}
+
+#[cfg(not(unix))]
+fn executable(_: &File) -> io::Result<()> {
+    Ok(())
 }

@@ -5,8 +5,6 @@
 mod afresh;
 mod against;
 mod claims;
-mod draw;
-mod files;
 mod finding;
 mod inputs;
 mod items;
@@ -97,7 +95,7 @@ impl Prepared {
         let recorded = Recorded::read(folder)?;
         let mut notes = Vec::new();
         let checks = vec![
-            files::check(folder, &mut notes)?,
+            inputs::check_files(folder, &mut notes)?,
             items::check(folder, &recorded)?,
             tables::check(folder, &recorded)?,
             claims::check(folder, &recorded, judge)?,

@@ -1,8 +1,7 @@
 //! The stacks of layers of the paper's figure 2: dense, pruned, and ghosted.
 
 use super::font;
-use super::frame::{self, GAP, HALF, MARGIN, Surroundings, Width};
-use super::legend::{self, Key, arrow};
+use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, arrow};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
@@ -84,7 +83,7 @@ impl LayerDiagram {
             (Key::Arrow(STREAM), "hidden state past a cut"),
         ];
         let headed = frame::heading_lines(scene, &around.heading, MARGIN);
-        let top = legend::draw(
+        let top = frame::legend(
             scene,
             &entries.map(|(key, label)| (key, label.to_owned())),
             (MARGIN, scene.width - MARGIN, headed),

@@ -41,14 +41,11 @@
 mod axis;
 mod bars;
 mod curves;
-mod dots;
 mod font;
 mod frame;
 mod layers;
-mod legend;
 pub mod palette;
 mod panels;
-mod pareto;
 mod pdf;
 mod png;
 mod scene;
@@ -57,13 +54,11 @@ mod svg;
 mod tests;
 
 pub use axis::{Axis, Scale};
-pub use bars::{BarChart, BarValue, Series};
-pub use curves::{Curves, Level, Line, Point};
-pub use dots::Dots;
+pub use bars::{BarChart, BarValue, Dots, Series};
+pub use curves::{Curves, Dot, Level, Line, Pareto, Point};
 pub use frame::{Surroundings, Width};
 pub use layers::{DiagramRow, LayerDiagram};
 pub use panels::PanelChart;
-pub use pareto::{Dot, Pareto};
 
 use crate::error::Result;
 

@@ -4,8 +4,7 @@
 use super::axis::{Axis, Decimals, Range, Scale, drawable, plain};
 use super::curves::{Line, thinned};
 use super::font;
-use super::frame::{self, GAP, HALF, MARGIN, Surroundings, Width};
-use super::legend::{self, Key};
+use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width};
 use super::palette::{self, FAINT, GRID, MUTED, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
@@ -67,7 +66,7 @@ impl PanelChart {
             let style = palette::of(&line.method);
             (Key::Line { style, dash: Dash::Solid, marked: false }, said(line))
         }));
-        let below = legend::draw(scene, &entries, (start, end, below));
+        let below = frame::legend(scene, &entries, (start, end, below));
         let title = font::wrap(&self.y.title(), end - start);
         let top = scene.lines((start, below + GAP), &title, Anchor::Start) + GAP;
 

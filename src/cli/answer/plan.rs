@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::super::units::cells;
+use super::super::out::cells;
 use super::cache::KindSum;
 use crate::error::Result;
 use crate::exec::{Preflight, RunRecord, RunSettings};
