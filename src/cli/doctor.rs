@@ -8,8 +8,7 @@ use clap::Args;
 use super::answer::seen::{Diagnosis, Mark, Thing};
 use super::answer::{self, Answer};
 use super::home::{self, StoreArgs};
-use super::out::bytes;
-use super::verbosity::Look;
+use super::out::{Look, bytes};
 use super::{candidates, doctor_model, out, work};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
@@ -78,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
             let experiments = || home::own_experiments(arguments.experiments.as_ref());
-            needs::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)?
+            work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)?
         }
         _ => Vec::new(),
     };
@@ -140,7 +139,7 @@ fn say(Thing { mark, what, found, todo }: &Thing) {
 /// A backbone, text or task.
 fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
     let (what, around) = (format!("{} {}", need.kind.word(), need.name), of.around());
-    match artifact::examine(need, &around, &needs::hash(store)) {
+    match artifact::examine(need, &around, &work::hash(store)) {
         Err(error) => Thing::lacks(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => Thing::good(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::answer::done::{ExportedCell, ExportedCells};
 use super::answer::{self, Answer};
-use super::cell_name::find;
+use super::explain::find;
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::bytes;
 use super::{candidates, home, progress, stop};

@@ -128,7 +128,7 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
         _ => {}
     }
     let experiments = || home::experiments(arguments.experiments.as_ref());
-    let needs = needs::of_target(target, profile, overrides, experiments)?;
+    let needs = work::of_target(target, profile, overrides, experiments)?;
     // What lies at its path is not fetched; but it is pinned, so that a copy can be told from another model.
     let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
     let in_use = (arguments.lock && !file.is_file()).then(|| lock_in_use(arguments));
@@ -174,7 +174,7 @@ fn fetched(
     let clock = Instant::now();
     let reporter = progress::fetch_reporter(events);
     // With a store it is remembered: the run that follows need not hash it again.
-    let fetched = hub.fetch(plan, Some(&needs::hash(store)), &*reporter, stop);
+    let fetched = hub.fetch(plan, Some(&work::hash(store)), &*reporter, stop);
     drop(reporter);
     let fetched = fetched?;
     let time = clock.elapsed().as_secs_f64();
@@ -264,7 +264,7 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
         }
         let reporter = progress::fetch_reporter(events);
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
-        let fetched = hub.fetch(&plan, Some(&needs::hash(store)), &*reporter, stop)?;
+        let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);
         tell_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {

@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::home::{self, StoreArgs};
-use super::{candidates, verbosity};
+use super::{candidates, out};
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
@@ -115,7 +115,7 @@ pub(super) struct LimitArgs {
 
 /// What a grid was read from and what it names, for who wants to know more.
 fn detailed(grid: &Grid) {
-    if !verbosity::details() {
+    if !out::details() {
         return;
     }
     let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));

@@ -226,7 +226,7 @@ pub(super) fn text(all: &[ListedArtifact]) -> String {
             (None, ..) => none(),
             (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
             (_, Some(time), _) => format!("about {}", seconds(time)),
-            (Some((complete, cells)), ..) => units::cells(cells - complete),
+            (Some((complete, cells)), ..) => out::cells(cells - complete),
         };
         let made = if stored.is_some() { of.made.clone().unwrap_or("never".to_owned()) } else { none() };
         let stored = stored.map_or_else(none, |(complete, cells)| format!("{complete} of {cells}"));

@@ -13,20 +13,18 @@ macro_rules! eprintln {
 
 /// What `-q` silences.
 macro_rules! note {
-    ($($text:tt)*) => { if $crate::cli::verbosity::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
 /// What only `-v` says.
 macro_rules! detail {
-    ($($text:tt)*) => { if $crate::cli::verbosity::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
 
 mod answer;
 mod audit;
-mod bars;
 mod begin;
 mod cache;
 mod candidates;
-mod cell_name;
 mod compare;
 mod completion;
 mod doctor;
@@ -54,7 +52,6 @@ mod search_grid;
 mod status;
 mod stop;
 mod submit;
-mod verbosity;
 mod work;
 mod worker;
 
@@ -75,7 +72,7 @@ struct Arguments {
     #[command(flatten)]
     form: answer::Form,
     #[command(flatten)]
-    verbosity: verbosity::Verbosity,
+    verbosity: out::Verbosity,
     #[command(subcommand)]
     command: Command,
 }
@@ -199,7 +196,7 @@ fn called(matches: &ArgMatches) -> String {
 }
 
 fn execute(words: &[OsString]) -> ExitCode {
-    let command = Arguments::command().color(verbosity::of_help(words.iter().cloned()));
+    let command = Arguments::command().color(out::of_help(words.iter().cloned()));
     let read = |of: ArgMatches| Arguments::from_arg_matches(&of).map(|arguments| (called(&of), arguments));
     let (name, arguments) = match command.try_get_matches_from(words).and_then(read) {
         Ok(read) => read,

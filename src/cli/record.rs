@@ -91,8 +91,8 @@ pub(super) struct VerifyArguments {
     inputs: Vec<PathBuf>,
 }
 
-fn share(said_folder: &str) -> Result<f64, String> {
-    let (number, part) = said_folder.strip_suffix('%').map_or((said_folder, 1.0), |number| (number, 100.0));
+fn share(text: &str) -> Result<f64, String> {
+    let (number, part) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number / part <= 1.0 => Ok(number / part),
         _ => Err("a part of all, above 0 and at most 1: `5%`, `0.05`".to_owned()),

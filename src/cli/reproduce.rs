@@ -251,8 +251,8 @@ fn made_one(
         let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
         let target = target(artifact, &grid, arguments, folders)?;
         let target = if arguments.record { target.recording()? } else { target };
-        return raced::made(
-            &raced::Race { artifact, races, grid, target: &target, results: &folders.results, quiet },
+        return search::made(
+            &search::Race { artifact, races, grid, target: &target, results: &folders.results, quiet },
             runner,
         );
     }
@@ -288,7 +288,7 @@ fn made_one(
     note!(
         "{}: {} in {}; written: {}",
         artifact.name,
-        units::cells(grid.cells.len()),
+        out::cells(grid.cells.len()),
         seconds(clock.elapsed().as_secs_f64()),
         written.join(", ")
     );
@@ -305,7 +305,7 @@ fn made_one(
     }
     failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
     if unmade > 0 {
-        let all = units::cells(grid.cells.len());
+        let all = out::cells(grid.cells.len());
         eprintln!("{name}: {unmade} of {all} are not made yet, or not wholly; without --stored they are");
     }
     let failure = |(cell, reason): &(String, String)| CellFailure { cell: cell.clone(), reason: reason.clone() };
@@ -373,7 +373,7 @@ impl Done {
             print!("{beside}");
         }
         let (name, cells) = (&artifact.name, grid.cells.len());
-        let all = units::cells(cells);
+        let all = out::cells(cells);
         note!("{name}: {cells} of {all} are stored already, and its files are as they were written: nothing to do");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");

@@ -11,7 +11,7 @@ use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::cells;
 use super::work::{self, noted};
-use super::{home, out, plan, progress, stop, verbosity, work};
+use super::{home, out, plan, progress, stop};
 use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, RunSettings};
@@ -97,7 +97,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings =
         RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine.request()) };
-    if verbosity::details() {
+    if out::details() {
         detail!("{}", missing(&grid, &store, &settings)?);
     }
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };

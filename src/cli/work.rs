@@ -36,7 +36,7 @@ impl GivenWork {
         }
         let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
             let (mut grid, overrides) = (asked.grid()?, asked.overrides.clone());
-            artifact::hold(&mut grid, &needs::hash(store))?;
+            artifact::hold(&mut grid, &hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
         Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
@@ -53,7 +53,7 @@ impl GivenWork {
         no_gate: bool,
         store: &Store,
     ) -> Result<Self> {
-        let hash = needs::hash(store);
+        let hash = hash(store);
         let mut grid = artifact.grid(profile, overrides)?;
         artifact::identify(&mut grid, &hash)?;
         let gated = match no_gate {
@@ -100,7 +100,7 @@ pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, sto
     if let Some(submission) = asked.submission()? {
         return submission.check(store);
     }
-    let hash = needs::hash(store);
+    let hash = hash(store);
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::program::Binary;
+use super::Binary;
 use super::queue::{JobEnd, NotTaken, Queue};
 use crate::error::{Error, Result};
 use crate::files::{regular, sha256};

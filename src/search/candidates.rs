@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::found::{Candidate, Costs, Fate, LeftOut, gigabytes};
 use super::laboratory::{Gains, Laboratory, Track, bare, score};
 use super::race::mean_of_means;
 use super::route::Route;
+use super::{Candidate, Costs, Fate, LeftOut, gigabytes};
 use crate::error::{Error, Result};
 use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search, Unselectable};

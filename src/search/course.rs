@@ -2,12 +2,12 @@
 //! backbone on items that the race never saw.
 
 use super::candidates::{Racer, candidates, solved, winner};
-use super::found::{Fate, Found, Judged, Objective, Round, Spent};
 use super::laboratory::{
     Gains, Laboratory, Stratum, Track, backbone, dense, dense_time, evaluate, score, take, timed, times, took, tracks,
 };
 use super::race::{judge, mean_of_means};
 use super::route::{Route, layers};
+use super::{Fate, Found, Judged, Objective, Round, Spent};
 use crate::error::{Error, Result};
 use crate::exec::Event;
 use crate::grid::{Cell, Grid, Method, Search};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use super::found::Score;
+use super::Score;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, Where};
 use crate::grid::{Cell, Draw, Evaluate, Grid, Perplexity, Search, TaskUse};

@@ -1,6 +1,6 @@
 //! A search's tables, as rows of texts, and what it cost in words.
 
-use super::found::{Candidate, Fate, Found, Judged, Objective, Score};
+use super::{Candidate, Fate, Found, Judged, Objective, Score};
 
 impl Found {
     /// What it is: backbone, budget, what it raced on.

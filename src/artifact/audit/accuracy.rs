@@ -1,16 +1,21 @@
 //! What an accuracy can be: counts of right answers, their means, and chance.
 
-use super::finding::{Check, Finding, Severity};
 use super::row::{AuditColumns, AuditRow, AuditTask, EPSILON, agree};
+use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
 /// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
 /// is no task, or nobody says of how many documents. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
 /// than there are values of two decimals, so every value of its is possible, and some have two counts.
-pub(super) fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
-    let (documents, value) = (columns.task(&entry.record.metric)?.documents?, entry.record.value?);
+fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
+    let (documents, value) = measured(entry, columns)?;
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
+}
+
+/// The documents of an entry's task, and its value.
+fn measured(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
+    Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
 /// The counts whose accuracies are within `reach` of a value, and the next on both sides.
@@ -24,32 +29,24 @@ fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f
 
 pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
     for entry in entries {
-        let documents = columns.task(&entry.record.metric).and_then(|task| task.documents);
-        let (Some(fitting), Some(documents), Some(value)) = (counts(entry, columns), documents, entry.record.value)
-        else {
-            continue;
-        };
-        if !fitting.is_empty() {
-            continue;
-        }
+        let misses = counts(entry, columns).is_some_and(|fitting| fitting.is_empty());
+        let Some((documents, value)) = measured(entry, columns).filter(|_| misses) else { continue };
         let places = entry.decimals();
         let below = around(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
         let above = around(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
-        let shown: Vec<String> = below
-            .into_iter()
-            .chain(above)
-            .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})"))
-            .collect();
-        let (severity, note) = explanation(entry, value, &[below, above]);
+        let near: Vec<(usize, f64)> = below.into_iter().chain(above).collect();
+        let said = |(count, accuracy): &(usize, f64)| format!("{accuracy:.places$} ({count}/{documents})");
+        let shown: Vec<String> = near.iter().map(said).collect();
+        let (severity, note) = explanation(entry, value, &near);
         let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
         findings.push(finding.says(shown.join(" or "), &entry.printed, note));
     }
 }
 
 /// How a value that no count gives may have come about.
-fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(usize, f64)>]) -> (Severity, &'static str) {
+fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
-    let near = || near.iter().flatten().map(|(_, accuracy)| *accuracy);
+    let near = || near.iter().map(|(_, accuracy)| *accuracy);
     if near().any(|accuracy| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
         return (Severity::Remark, "cut off instead of rounded, the count above prints so");
     }
@@ -67,16 +64,11 @@ const WIDTH: f64 = 3.0;
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
-        let Some(farthest) = cells.iter().map(|(cell, value)| distance(row, cell, *value)).collect::<Option<Vec<_>>>()
-        else {
-            continue;
-        };
-        let farthest = farthest.into_iter().fold(0.0, f64::max);
-        if farthest > WIDTH {
-            continue;
-        }
+        let mut apart = cells.iter().map(|(cell, value)| distance(row, cell, *value));
+        let farthest = apart.try_fold(0.0, |most: f64, apart| Some(most.max(apart?)));
+        let Some(farthest) = farthest.filter(|of| *of <= WIDTH) else { continue };
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
-        let all = in_words(cells.len());
+        let all = if cells.len() == 9 { "all nine".to_owned() } else { format!("all {}", cells.len()) };
         let note = match constant(row) {
             true => {
                 let shown = fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
@@ -108,13 +100,6 @@ fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
 /// The tasks of fixed answers.
 fn fixed<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a> {
     row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
-}
-
-fn in_words(count: usize) -> String {
-    match count {
-        9 => "all nine".to_owned(),
-        count => format!("all {count}"),
-    }
 }
 
 /// Whether every task of fixed answers is at the share of one label, to the last printed digit.

@@ -1,8 +1,8 @@
 //! Two conditions with one row; a row that is that of another number of calibration sequences; one metric twice.
 
 use super::accuracy::both_at_chance;
-use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, agree, loose, words};
+use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::Condition;

@@ -1,7 +1,7 @@
 //! What costs cannot be: speedups that are not the ratio of their latencies, memory of an operator that is more than its matrix can be.
 
-use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON};
+use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE};

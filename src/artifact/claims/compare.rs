@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::claim::{Claim, claims};
 use super::judge::ClaimVerdict;
 use super::number::Judgement;
 use super::run::{ArtifactNumbers, Artifacts};
+use super::{Claim, claims};
 use crate::artifact::page::ClaimRow;
 use crate::artifact::paper::PaperTable;
 use crate::artifact::{PagePart, here, paper};
