@@ -41,6 +41,12 @@ pub struct Series<T = BarValue> {
     pub values: Vec<T>,
 }
 
+impl<T> Series<T> {
+    fn key(&self) -> (Key, String) {
+        (Key::Bar(palette::of(&self.method)), self.label.clone())
+    }
+}
+
 /// Groups of bars, one bar per method in each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarChart {
@@ -105,20 +111,10 @@ impl BarChart {
         let written = LabelPlace::of(widest, Frame::room(around.width, &range) / places);
         let room = written.room(widest);
         let negative = all().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
-        let keys: Vec<(Key, String)> =
-            self.series.iter().map(|s| (Key::Bar(palette::of(&s.method)), s.label.clone())).collect();
-        let frame = Frame::draw(
-            scene,
-            FramePlan {
-                around,
-                axis: &self.axis,
-                range,
-                entries: &keys,
-                head: room,
-                foot: if negative { room } else { 0.0 },
-                aside: 0.0,
-            },
-        );
+        let keys: Vec<(Key, String)> = self.series.iter().map(Series::key).collect();
+        let foot = if negative { room } else { 0.0 };
+        let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: room, foot, aside: 0.0 };
+        let frame = Frame::draw(scene, plan);
         let groups = Groups::of(&frame, (self.groups.len(), self.series.len()), APART, WIDEST);
         let pitch = groups.pitch;
         for (i, series) in self.series.iter().enumerate() {
@@ -127,12 +123,8 @@ impl BarChart {
                 let x = groups.column(j, i);
                 let label = self.label(*value, decimals);
                 self.bar(scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
-                scene.marker(
-                    (x, frame.bottom + MARKERS / 2.0 + 1.0),
-                    style.marker,
-                    style.colour,
-                    (pitch * 0.3).min(2.4),
-                );
+                let below = (x, frame.bottom + MARKERS / 2.0 + 1.0);
+                scene.marker(below, style.marker, style.colour, (pitch * 0.3).min(2.4));
             }
         }
         frame.axis_line(scene, frame.base());
@@ -256,8 +248,7 @@ impl Dots {
     }
 
     fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) {
-        let keys: Vec<(Key, String)> =
-            self.methods.iter().map(|of| (Key::Bar(palette::of(&of.method)), of.label.clone())).collect();
+        let keys: Vec<(Key, String)> = self.methods.iter().map(Series::key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
         let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, WIDEST_DOTS);

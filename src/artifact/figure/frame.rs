@@ -19,17 +19,11 @@ pub enum Width {
 
 impl Width {
     pub(super) fn points(self) -> f64 {
-        match self {
-            Self::Column => 3.3 * 72.0,
-            Self::Page => 6.8 * 72.0,
-        }
+        if self == Self::Page { 6.8 * 72.0 } else { 3.3 * 72.0 }
     }
 
     fn plot_height(self) -> f64 {
-        match self {
-            Self::Column => 130.0,
-            Self::Page => 165.0,
-        }
+        if self == Self::Page { 165.0 } else { 130.0 }
     }
 }
 
@@ -106,9 +100,8 @@ impl Frame {
         let title = font::wrap(&axis.title(), end - start);
         let top = scene.lines((start, below + GAP), &title, Anchor::Start) + font::LINE / 2.0;
         let bottom = top + width.plot_height() + head + foot;
-        let ticks = Self::ticks(width, &range);
         let frame = Self { left: end - Self::room(width, &range), right: end - aside, top, bottom, head, foot, range };
-        for tick in &ticks {
+        for tick in Self::ticks(width, &frame.range) {
             let y = frame.y(tick.at);
             scene.line(&[(frame.left, y), (frame.right, y)], GRID, 0.5, Dash::Solid);
             scene.text((frame.left - GAP, y + HALF), &tick.text, Anchor::End, TEXT);
@@ -205,12 +198,10 @@ impl Groups {
 
     /// The groups' names from `below` down; gives where they end.
     pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
-        let mut end = below;
-        for (group, name) in names.iter().enumerate() {
-            let lines = font::wrap(name, self.width - GAP);
-            end = end.max(scene.lines((self.middle(group), below), &lines, Anchor::Middle));
-        }
-        end
+        let mut write = |(group, name): (usize, &String)| {
+            scene.lines((self.middle(group), below), &font::wrap(name, self.width - GAP), Anchor::Middle)
+        };
+        names.iter().enumerate().map(&mut write).fold(below, f64::max)
     }
 }
 

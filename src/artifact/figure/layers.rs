@@ -56,20 +56,15 @@ impl LayerDiagram {
     /// # Errors
     /// When there is no selection or too many, or one removes nothing, a layer twice or one that is not there.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
-        let most = match around.width {
-            Width::Column => 1,
-            Width::Page => 2,
-        };
+        let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
             return Err(Error::bad_input("a diagram of layers cannot show so many selections")
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
-        let regions = self
-            .selections
-            .iter()
-            .map(|selection| regions(&selection.removed, self.layers).map_err(|e| e.at(selection.label.as_str())))
-            .collect::<Result<Vec<_>>>()?;
+        let regions =
+            |of: &DiagramRow| regions(&of.removed, self.layers).map_err(|error| error.at(of.label.as_str()));
+        let regions = self.selections.iter().map(regions).collect::<Result<Vec<_>>>()?;
         self.draw_on(around, &regions, scene);
         Ok(())
     }
@@ -83,11 +78,8 @@ impl LayerDiagram {
             (Key::Arrow(STREAM), "hidden state past a cut"),
         ];
         let headed = frame::heading_lines(scene, &around.heading, MARGIN);
-        let top = frame::legend(
-            scene,
-            &entries.map(|(key, label)| (key, label.to_owned())),
-            (MARGIN, scene.width - MARGIN, headed),
-        ) + GAP;
+        let entries = entries.map(|(key, label)| (key, label.to_owned()));
+        let top = frame::legend(scene, &entries, (MARGIN, scene.width - MARGIN, headed)) + GAP;
         let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
         for (i, (selection, regions)) in self.selections.iter().zip(regions).enumerate() {
@@ -129,12 +121,9 @@ struct DrawnStack<'a> {
 impl DrawnStack<'_> {
     /// How far down the foot of a layer lies; of the count of layers, the top of the stack.
     fn foot(&self, layer: usize) -> f64 {
-        let pads: f64 = self
-            .regions
-            .iter()
-            .map(|(first, last)| PAD * (f64::from(u8::from(*first <= layer)) + f64::from(u8::from(*last < layer))))
-            .sum();
-        self.ground - layer as f64 * PITCH - pads
+        // One before each region that it lies in or above, one after each that it lies above.
+        let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
+        self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
 
     fn stack(&mut self, stack: Stack) {

@@ -72,10 +72,7 @@ impl PanelChart {
 
         let ticks = ys.ticks(TICKS);
         let left = start + font::widest(ticks.iter().map(|tick| tick.text.as_str())) + GAP;
-        let columns = match around.width {
-            Width::Column => 2,
-            Width::Page => 3,
-        };
+        let columns = if around.width == Width::Page { 3 } else { 2 };
         let width = (end - left + APART) / columns as f64 - APART;
         let heads: Vec<Vec<String>> = self.lines.iter().map(|line| font::wrap(&said(line), width)).collect();
         let mut bottom = top;

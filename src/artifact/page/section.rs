@@ -27,9 +27,9 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn of(tables: &[SavedTable]) -> Self {
+    fn of<'t>(tables: impl IntoIterator<Item = &'t SavedTable>) -> Self {
         let mut tally = Self::default();
-        let cells = tables.iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
+        let cells = tables.into_iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
         for beside in cells.filter_map(|cell| cell.beside.as_ref()) {
             *match beside.verdict {
                 PaperVerdict::Same => &mut tally.same,
@@ -40,16 +40,6 @@ impl Tally {
             tally.all += 1;
         }
         tally
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            same: self.same + other.same,
-            differs: self.differs + other.differs,
-            other_protocol: self.other_protocol + other.other_protocol,
-            missing: self.missing + other.missing,
-            all: self.all + other.all,
-        }
     }
 
     pub(super) fn is_empty(self) -> bool {
@@ -146,7 +136,7 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<PageProfile<'a>> 
             };
             PageProfile {
                 name: sections.first().map_or("", |section| section.artifact.profile.as_str()),
-                tally: sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally)),
+                tally: Tally::of(sections.iter().flat_map(|section| &section.artifact.tables)),
                 artifacts: sections.iter().map(entry).collect(),
             }
         })
