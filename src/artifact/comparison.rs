@@ -170,13 +170,8 @@ fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<P
             && theirs.metric == ours.metric
             && theirs.condition.backbone == ours.condition.backbone
     };
-    let mut besides: Vec<PaperComparison> = Vec::new();
-    for value in paper.iter().filter(same).filter_map(|theirs| theirs.value) {
-        if besides.iter().all(|known| known.paper != value) {
-            besides.push(beside(number, value, tolerance));
-        }
-    }
-    besides
+    let values: Vec<f64> = paper.iter().filter(same).filter_map(|theirs| theirs.value).collect();
+    distinct(&values).into_iter().map(|value| beside(number, value, tolerance)).collect()
 }
 
 impl GateFailure {
@@ -266,16 +261,13 @@ pub(super) fn differences(of: &Measurement) -> Vec<String> {
         Of::Texts(_) => Some((metric::texts().into_iter().collect(), "texts")),
         _ => None,
     };
-    if let Some((parts, words)) = mean {
+    found.extend(mean.and_then(|(parts, words)| {
         let own: BTreeSet<String> = of.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
-        if own != parts {
-            found.push(format!("a mean of {} {words}, not of the paper's {}", own.len(), parts.len()));
-        }
-    }
+        (own != parts).then(|| format!("a mean of {} {words}, not of the paper's {}", own.len(), parts.len()))
+    }));
     of.setup.scored.iter().for_each(|protocol| other_protocol(protocol, &mut found));
-    if let Some(engine) = of.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype)) {
-        found.push(format!("computed in {}, not in float16 or f32", engine.dtype));
-    }
+    let engine = of.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype));
+    found.extend(engine.map(|engine| format!("computed in {}, not in float16 or f32", engine.dtype)));
     other_options(of, &mut found);
     if let Sample::Seeds(seeds) = &of.sample {
         found.push(format!("the mean over {} calibration seeds, not one draw", seeds.len()));
@@ -316,32 +308,30 @@ fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
         true => found.push(format!("calibrated on generated text ({corpus})")),
         false => rule(corpus, &of.rule, found),
     }
-    if *sequences != SEQUENCES {
-        found.push(format!("{sequences} calibration sequences, not {SEQUENCES}"));
-    }
-    if *length != LENGTH {
-        found.push(format!("calibration sequences of {length} tokens, not {LENGTH}"));
-    }
-    if *seed != SEED {
-        found.push(format!("calibration seed {seed}, not {SEED}"));
-    }
-    if of.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES {
-        found.push(format!("operators from {operator_sequences} sequences, not {OPERATOR_SEQUENCES}"));
-    }
+    let operator = of.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES;
+    let unlike = [
+        (*sequences != SEQUENCES, format!("{sequences} calibration sequences, not {SEQUENCES}")),
+        (*length != LENGTH, format!("calibration sequences of {length} tokens, not {LENGTH}")),
+        (*seed != SEED, format!("calibration seed {seed}, not {SEED}")),
+        (operator, format!("operators from {operator_sequences} sequences, not {OPERATOR_SEQUENCES}")),
+    ];
+    found.extend(said(unlike));
     of.finetune.iter().for_each(|training| other_training(training, found));
 }
 
 /// In what the training of an operator differs from the paper's.
 fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut Vec<String>) {
-    if sequences != TRAINING_SEQUENCES {
-        found.push(format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}"));
-    }
-    if length != LENGTH {
-        found.push(format!("trained on sequences of {length} tokens, not {LENGTH}"));
-    }
-    if seed != SEED {
-        found.push(format!("trained with seed {seed}, not {SEED}"));
-    }
+    let unlike = [
+        (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}")),
+        (length != LENGTH, format!("trained on sequences of {length} tokens, not {LENGTH}")),
+        (seed != SEED, format!("trained with seed {seed}, not {SEED}")),
+    ];
+    found.extend(said(unlike));
+}
+
+/// Of what may be unlike, with the words for it, that which is.
+fn said<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item = String> {
+    unlike.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
 }
 
 fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
@@ -359,9 +349,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
                 true => found.push(format!("generated text ({corpus})")),
                 false => rule(corpus, by, found),
             }
-            if *length != LENGTH {
-                found.push(format!("windows of {length} tokens, not {LENGTH}"));
-            }
+            found.extend((*length != LENGTH).then(|| format!("windows of {length} tokens, not {LENGTH}")));
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
@@ -379,12 +367,8 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
                 (_, false) => found.push(format!("{label}: {documents} documents, not the published split")),
                 _ => {}
             }
-            if *bos != Bos::default() {
-                found.push(format!("BOS {bos}"));
-            }
-            if let Some(length) = max_length {
-                found.push(format!("inputs of at most {length} tokens"));
-            }
+            found.extend((*bos != Bos::default()).then(|| format!("BOS {bos}")));
+            found.extend(max_length.map(|length| format!("inputs of at most {length} tokens")));
         }
         // The paper's machine: an NVIDIA A40 of 48 GB, in float16 (appendix F).
         Protocol::Latency { machine, .. } => found.push(format!("measured on {machine}, not on an NVIDIA A40 in f16")),

@@ -1,7 +1,7 @@
 //! What every run leaves beside its tables: each choice of each document, accuracies for other tools, the errors of each
 //! channel, the numbers, and the record of how they were made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -213,10 +213,8 @@ pub(super) fn of_races(
 }
 
 fn seeds(grid: &Grid) -> Vec<u64> {
-    let mut seeds: Vec<u64> = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref()).map(|c| c.seed).collect();
-    seeds.sort_unstable();
-    seeds.dedup();
-    seeds
+    let seeds = grid.cells.iter().filter_map(|cell| Some(cell.calibration.as_ref()?.seed));
+    seeds.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// SHA-256 of the written files, by name; folders of files are left out.
@@ -275,10 +273,7 @@ fn crate_versions() -> BTreeMap<String, String> {
     const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
     let value = |line: &str| line.split('"').nth(1).map(str::to_string);
     let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();
-    lines
-        .windows(2)
-        .filter(|pair| pair[0].starts_with("name = ") && pair[1].starts_with("version = "))
-        .filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)))
-        .filter(|(name, _)| NUMERIC.contains(&name.as_str()))
-        .collect()
+    let pairs = lines.windows(2).filter(|pair| pair[0].starts_with("name = ") && pair[1].starts_with("version = "));
+    let pairs = pairs.filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)));
+    pairs.filter(|(name, _)| NUMERIC.contains(&name.as_str())).collect()
 }

@@ -54,10 +54,8 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     let hub = Hub::new(HubSettings::from_env()?);
     let cached = |want: &Want| {
         let repo = hub.cached(want, &lock).ok()?;
-        repo.files
-            .iter()
-            .all(|file| file.cached.is_some())
-            .then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
+        let whole = repo.files.iter().all(|file| file.cached.is_some());
+        whole.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
     };
     let rows =
         grid::backbone_files(experiments)?.into_iter().map(|BackboneFile { name, path, source, want, .. }| {

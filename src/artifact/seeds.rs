@@ -107,21 +107,19 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
         let (mut same, mut other, mut changing, mut pairs) = (0, 0, Vec::new(), 0);
         for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
             for (two, two_paper, two_values) in &known[at + 1..] {
-                let as_in_paper: Vec<Option<bool>> = one_values
-                    .iter()
-                    .filter_map(|(seed, value)| Some((value, two_values.get(seed)?)))
-                    .map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == metric.better(*one_paper, *two_paper)))
-                    .collect();
-                if as_in_paper.is_empty() {
-                    continue;
-                }
-                pairs += 1;
-                match (as_in_paper.iter().all(|of| *of == Some(true)), as_in_paper.iter().all(|of| *of == Some(false)))
-                {
+                let both = one_values.iter().filter_map(|(seed, value)| Some((value, two_values.get(seed)?)));
+                let theirs = metric.better(*one_paper, *two_paper);
+                let as_in_paper: Vec<Option<bool>> =
+                    both.map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == theirs)).collect();
+                let all = |way: bool| as_in_paper.iter().all(|of| *of == Some(way));
+                match (all(true), all(false)) {
+                    // No seed is in both.
+                    (true, true) => continue,
                     (true, _) => same += 1,
                     (_, true) => other += 1,
                     _ => changing.push(format!("{} and {}", called(one, criterion), called(two, criterion))),
                 }
+                pairs += 1;
             }
         }
         let changes = match changing.as_slice() {

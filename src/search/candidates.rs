@@ -93,11 +93,9 @@ pub(super) fn candidates(
         let costs = Costs::of_cut(cell.depth, config, engine, prompt);
         let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
         let wrong = wrong.map(|layers| format!("{} layers removed, not {layers}", cell.depth));
+        let distance = cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
         match wrong.or_else(|| costs.misses(budget, dense)) {
-            Some(reason) => {
-                nearest
-                    .push((cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX)), leave(reason)));
-            }
+            Some(reason) => nearest.push((distance, leave(reason))),
             None => taken.push(cell.clone()),
         }
     }
@@ -107,14 +105,12 @@ pub(super) fn candidates(
         nearest.dedup_by(|(_, later), (_, one)| later.reason == one.reason);
         let near: Vec<String> = nearest.iter().take(3).map(|(_, of)| format!("{}: {}", of.cell, of.reason)).collect();
         let near = if near.is_empty() { left_out.iter().take(3).map(|of| of.reason.clone()).collect() } else { near };
+        let found =
+            if near.is_empty() { "no pruned cell".to_owned() } else { format!("the nearest: {}", near.join("; ")) };
         return Err(Error::bad_input("no candidate meets the budget")
             .at(grid.file.display().to_string())
             .expected(budget.to_string())
-            .found(if near.is_empty() {
-                "no pruned cell".to_owned()
-            } else {
-                format!("the nearest: {}", near.join("; "))
-            })
+            .found(found)
             .hint("other depths, or a budget that asks for less"));
     }
     left_out.extend(nearest.into_iter().map(|(_, of)| of));

@@ -3,7 +3,8 @@
 
 use super::candidates::{Racer, candidates, solved, winner};
 use super::laboratory::{
-    Gains, Laboratory, Stratum, Track, backbone, dense, dense_time, evaluate, score, take, timed, times, took, tracks,
+    Gains, Laboratory, Stratum, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed, times, took,
+    tracks,
 };
 use super::race::{judge, mean_of_means};
 use super::route::{Route, layers};
@@ -11,6 +12,7 @@ use super::{Fate, Found, Judged, Objective, Round, Spent};
 use crate::error::{Error, Result};
 use crate::exec::Event;
 use crate::grid::{Cell, Grid, Method, Search};
+use crate::results::distinct;
 use crate::significance::stratified::Stratified;
 
 /// Searches one backbone under one budget: a grid that [`parts`](super::parts) gave.
@@ -28,10 +30,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
     let (chosen_from, grid) = (grid, &bare);
     let tracks = tracks(grid, spec, lab)?;
-    let dense_time = match spec.budget.latency {
-        Some(_) => Some(dense_time(grid, spec, lab)?),
-        None => None,
-    };
+    let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, lab)).transpose()?;
     if dense_time.is_some() {
         (cells, left_out) = candidates(chosen_from, &config, engine, dense_time)?;
     }
@@ -44,9 +43,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
             .found(reasons.join("; "))
             .hint("other depths, or a budget that asks for less"));
     }
-    racers
-        .iter_mut()
-        .for_each(|of| of.gains = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect());
+    racers.iter_mut().for_each(|of| of.gains = no_gains(&tracks));
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
     measure(grid, spec, lab, &mut racers)?;
     let best = winner(&racers);
@@ -102,12 +99,9 @@ fn race(
             break;
         }
         let draws = |track: &Track, stratum: usize| track.schedule.new_in(round, stratum);
-        let own = Grid {
-            cells: alive.iter().map(|&of| racers[of].cell.clone()).collect(),
-            name: format!("{}.round-{}", grid.name, round + 1),
-            evaluate: evaluate(spec, tracks, &draws),
-            ..grid.clone()
-        };
+        let cells = alive.iter().map(|&of| racers[of].cell.clone()).collect();
+        let (name, evaluate) = (format!("{}.round-{}", grid.name, round + 1), evaluate(spec, tracks, &draws));
+        let own = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.seen(round)).sum();
         let outcome = (lab.run)(&own)?;
         spent.items += ((seen - before) * alive.len()) as f64;
@@ -186,40 +180,27 @@ pub(super) fn judgement(
     });
     let winner = &racers[best];
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
-    let plain = grid
-        .cells
-        .iter()
-        .find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain)
-        .cloned()
-        .unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain });
+    let known = grid.cells.iter().find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain);
+    let plain = known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain });
     let mut roles = vec![("winner", winner.cell.clone())];
     roles.extend(second.map(|of| ("runner-up", racers[of].cell.clone())));
     if winner.cell != plain {
         roles.push(("plain", plain));
     }
     roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
-    let mut cells: Vec<Cell> = Vec::new();
-    for (_, cell) in &roles {
-        if !cells.contains(cell) {
-            cells.push(cell.clone());
-        }
-    }
+    let cells = distinct(roles.iter().map(|(_, cell)| cell));
     let draws = |track: &Track, stratum: usize| {
         let of = &track.strata[stratum];
         vec![(of.all - of.judged(), of.all)]
     };
-    let own = Grid {
-        cells,
-        name: format!("{}.judgement", grid.name),
-        evaluate: evaluate(spec, tracks, &draws),
-        ..grid.clone()
-    };
+    let (name, evaluate) = (format!("{}.judgement", grid.name), evaluate(spec, tracks, &draws));
+    let own = Grid { cells, name, evaluate, ..grid.clone() };
     let outcome = (lab.run)(&own)?;
     let mut routes: Vec<Route> = Vec::new();
     let mut by_cell: Vec<(&Cell, Vec<Gains>)> = Vec::new();
     for result in &outcome.cells {
         result.ok()?;
-        let mut gains: Vec<Gains> = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect();
+        let mut gains = no_gains(tracks);
         take(&mut gains, tracks, &own.evaluate, result)?;
         routes.push(Route::of(result.layers, &result.removed, &result.boundaries));
         by_cell.push((&result.cell, gains));
@@ -240,9 +221,8 @@ pub(super) fn judgement(
         let beyond = if role == "winner" { Vec::new() } else { beyond.collect() };
         Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
     };
-    let curse = tracks.iter().zip(winner.gains.iter().zip(won));
-    let curse =
-        curse.map(|(track, (raced, judged))| track.scale.abs() * (mean_of_means(raced) - mean_of_means(judged)));
+    let worse = |(raced, judged): (&Gains, &Gains)| mean_of_means(raced) - mean_of_means(judged);
+    let curse = tracks.iter().zip(winner.gains.iter().zip(won)).map(|(track, of)| track.scale.abs() * worse(of));
     let curse = curse.collect();
     Ok((roles.into_iter().filter_map(judged).collect(), curse))
 }

@@ -204,14 +204,10 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
     let plan = lab.plan(&whole)?;
     exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
     let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
-    let tasks = grid.evaluate.tasks.iter().map(|used| {
-        let all = outcome.task(used).map_or(0, |of| of.documents);
-        (On::Task(used.clone()), all)
-    });
-    let texts = grid.evaluate.perplexity.iter().map(|text| {
-        let all = outcome.text_reads(text).next().map_or(0, |of| of.windows);
-        (On::Text(text.clone()), all)
-    });
+    let documents = |used: &TaskUse| outcome.task(used).map_or(0, |of| of.documents);
+    let windows = |text: &Perplexity| outcome.text_reads(text).next().map_or(0, |of| of.windows);
+    let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), documents(used)));
+    let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), windows(text)));
     let track = |name, strata: Vec<(On, usize)>, first, scale| {
         let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
         let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
@@ -224,8 +220,7 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
         track("loss", texts.collect(), FIRST_WINDOWS, -1.0),
     ];
     let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
-    let poor = tracks.iter().flat_map(|track| &track.strata).find(|of| of.judged() == 0);
-    match poor {
+    match tracks.iter().flat_map(|track| &track.strata).find(|of| of.judged() == 0) {
         None => Ok(tracks),
         Some(of) => Err(Error::bad_input("no item is left for the judgement")
             .at(of.on.name())
@@ -237,6 +232,11 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
 
 /// Which stretches of a stratum's order.
 pub(super) type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
+
+/// The gains of a candidate that has none yet.
+pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
+    tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
+}
 
 /// What is scored of each stratum: some stretches of its order.
 pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {

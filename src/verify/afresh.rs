@@ -49,11 +49,9 @@ pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Resu
     }
     for EngineGrid { grid, settings, .. } in &joined {
         let nothing = |_: &BackbonePlan, _: &Evaluation, _| Vec::new();
-        match sample(grid, *settings, request.store, request.reporter, request.stop, &nothing, &mut Computed::default())
-        {
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-            _ => {}
-        }
+        let VerifyRequest { store, reporter, stop, .. } = *request;
+        let made = sample(grid, *settings, store, reporter, stop, &nothing, &mut Computed::default());
+        made.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
 }
@@ -238,14 +236,9 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
 
 /// Some of so many places, ascending: the share of them, rounded up, and at least one.
 pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
-    let mut ranked: Vec<(String, usize)> =
-        (0..all).map(|at| (sha256::of_bytes(format!("{seed}/{what}/{at}")), at)).collect();
-    ranked.sort();
-    // A product like 0.05 × 100 may be a hair above 5.
-    let count = ((share * all as f64 - 1e-9).ceil().max(1.0) as usize).min(all);
-    let mut places: Vec<usize> = ranked.into_iter().take(count).map(|(_, at)| at).collect();
-    places.sort_unstable();
-    places
+    let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
+    let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
+    (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
 /// Which cells are drawn, and the part of the chunks of each of them: together they make the share of all. `groups` says
@@ -266,6 +259,7 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
 
 /// That part of some texts, rounded up and at least one, by a hash of each alone.
 fn ranked<'a>(seed: u64, of: &[&'a String], part: f64) -> BTreeSet<&'a str> {
+    // A product like 0.05 × 100 may be a hair above 5.
     let count = ((part * of.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(of.len());
     let mut all: Vec<(String, &str)> =
         of.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();

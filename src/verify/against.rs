@@ -26,15 +26,10 @@ pub(super) struct Checks {
 impl Checks {
     /// After those of the inputs.
     pub(super) fn new(inputs: Check) -> Self {
-        let new = Check::new;
-        Self {
-            inputs,
-            windows: new(CheckKind::Windows),
-            documents: new(CheckKind::Documents),
-            choices: new(CheckKind::LogLikelihoods),
-            selections: new(CheckKind::Selections),
-            operators: new(CheckKind::Operators),
-        }
+        use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
+        let [windows, documents, choices, selections, operators] =
+            [Windows, Documents, LogLikelihoods, Selections, Operators].map(Check::new);
+        Self { inputs, windows, documents, choices, selections, operators }
     }
 
     /// A cell with its record.
@@ -52,8 +47,7 @@ impl Checks {
         };
         let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
         if let Some(failure) = &cell.failure {
-            let failed = own.iter().any(|of| of.failure.is_some());
-            match failed {
+            match own.iter().any(|of| of.failure.is_some()) {
                 true => self.operators.agree(0.0),
                 false => self.operators.lack(name, format!("a result: {failure}")),
             }
@@ -81,10 +75,7 @@ impl Checks {
             };
             // A definition has several metrics.
             let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
-            let none = match &scores.items {
-                SampledItems::Windows(_) | SampledItems::Documents(..) => false,
-                SampledItems::Defined(all) => all.is_empty(),
-            };
+            let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
             if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
                 self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
             }
@@ -106,15 +97,9 @@ impl Checks {
         let choices = of_tasks.map(|of| of.choices.len()).sum::<usize>() + losses(true);
         let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
         let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
-        let inputs = self.inputs.compared();
-        vec![
-            self.inputs.of(inputs),
-            self.windows.of(windows),
-            self.documents.of(documents),
-            self.choices.of(choices),
-            self.selections.of(pruned),
-            self.operators.of(boundaries),
-        ]
+        let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
+        let checks = [self.inputs, self.windows, self.documents, self.choices, self.selections, self.operators];
+        checks.into_iter().zip(counts).map(|(check, count)| check.of(count)).collect()
     }
 }
 
@@ -169,9 +154,10 @@ fn items(
         SampledItems::Windows(windows) => {
             let losses = number.losses.as_deref().unwrap_or_default();
             for &(place, found) in windows {
+                let at = || at(format!("window {place}"));
                 match losses.get(place) {
-                    Some(&loss) => checks.windows.number(|| at(format!("window {place}")), loss, found, per_token),
-                    None => checks.windows.lack(at(format!("window {place}")), "its loss in the record"),
+                    Some(&loss) => checks.windows.number(at, loss, found, per_token),
+                    None => checks.windows.lack(at(), "its loss in the record"),
                 }
             }
         }
@@ -195,8 +181,7 @@ fn items(
             let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
             let own =
                 recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
-            for (place, document) in documents {
-                let place = *place;
+            for &(place, ref document) in documents {
                 let found = document.right(*kind);
                 match right.get(place) {
                     Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
@@ -260,12 +245,9 @@ fn choices(
 ) {
     if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
         let said = |id: usize, gold: i64, choices: usize| format!("document {id}, right is {gold} of {choices}");
+        let one = said(recorded.id, recorded.gold, recorded.choices.len());
         let two = said(found.id, found.gold, found.choices.len());
-        check.differ(
-            at(format!("document {}", found.id)),
-            [said(recorded.id, recorded.gold, recorded.choices.len()), two],
-            None,
-        );
+        check.differ(at(format!("document {}", found.id)), [one, two], None);
         return;
     }
     for (place, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {

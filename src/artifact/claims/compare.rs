@@ -38,15 +38,11 @@ pub fn judged<'a>(
     let absent_of_ours = |artifact: &str| {
         format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it")
     };
-    claims
-        .into_iter()
-        .map(|claim| JudgedClaim {
-            claim,
-            paper: claim.judge(paper, absent_of_paper),
-            ours: claim.judge(ours, absent_of_ours),
-            profile: profile.to_owned(),
-        })
-        .collect()
+    let judge = |claim: &'a Claim| {
+        let (paper, ours) = (claim.judge(paper, absent_of_paper), claim.judge(ours, absent_of_ours));
+        JudgedClaim { claim, paper, ours, profile: profile.to_owned() }
+    };
+    claims.into_iter().map(judge).collect()
 }
 
 /// One line for each claim, `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6, all needed: FAILS`; below

@@ -1,7 +1,7 @@
 //! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3); and dots in columns: a value
 //! for each draw of a method, and a dash at their mean.
 
-use super::axis::{Axis, Decimals, Range, Scale, drawable};
+use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
 use super::frame::{self, Frame, FramePlan, GAP, Groups, HALF, Key, Surroundings};
 use super::palette::{self, MUTED, SURFACE, TEXT};
@@ -83,16 +83,11 @@ impl BarChart {
                 .found(series.values.len().to_string()));
         }
         let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
-            let number = drawable(value.value)?;
-            let error = drawable(value.error).unwrap_or(0.0).abs();
+            let (number, error) = (drawable(value.value)?, size(value.error));
             Some([number - error, number, number + error])
         });
-        let range = Range::of(numbers.flatten(), self.axis.scale).ok_or_else(|| {
-            Error::bad_input("a figure of bars has no number to draw").hint(match self.axis.scale {
-                Scale::Linear => "every value is missing or not finite",
-                Scale::Log => "a log axis shows positive numbers only",
-            })
-        })?;
+        let range = Range::of(numbers.flatten(), self.axis.scale)
+            .ok_or_else(|| Error::bad_input("a figure of bars has no number to draw").hint(self.axis.scale.hides()))?;
         self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene);
         Ok(())
     }
@@ -144,7 +139,7 @@ impl BarChart {
     ) {
         let base = frame.base();
         let number = drawable(value.value);
-        let shown = number.filter(|number| self.axis.scale == Scale::Linear || *number > 0.0);
+        let shown = number.filter(|number| self.axis.shows(*number));
         let mut ends = (base, base);
         if let Some(number) = shown {
             let y = frame.y(number);

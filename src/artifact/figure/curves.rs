@@ -1,12 +1,13 @@
 //! Lines: the error of every channel (figure 4), the accuracy against the depth (figure 5); and points in a plane
 //! with the better side up: quality against what it costs, with an interval each, those that are out of the race faint.
 
-use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
+use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
 use super::frame::{self, Frame, FramePlan, Key, Surroundings, Width};
 use super::palette::{self, FAINT};
 use super::scene::{Scene, ScenePoint};
 use super::{font, palette};
 use crate::error::{Error, Result};
+use crate::results::grouped;
 use crate::style::{Dash, Marker};
 
 /// A point of a line.
@@ -79,21 +80,17 @@ impl Curves {
                 self.draw_on(around, (xs, ys), scene);
                 Ok(())
             }
-            _ => Err(nothing().found("no point with two finite numbers").hint(
-                if [self.x.scale, self.y.scale].contains(&Scale::Log) {
-                    "a log axis shows positive numbers only"
-                } else {
-                    "every value is missing or not finite"
-                },
-            )),
+            _ => {
+                let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
+                Err(nothing().found("no point with two finite numbers").hint(scale.hides()))
+            }
         }
     }
 
     /// x, y and error of a point that the axes can show.
     fn seen(&self, point: &Point) -> Option<(f64, f64, f64)> {
-        let on = |axis: &Axis, value: f64| axis.scale == Scale::Linear || value > 0.0;
         let (x, y) = (drawable(Some(point.x))?, drawable(point.y)?);
-        (on(&self.x, x) && on(&self.y, y)).then(|| (x, y, drawable(point.error).unwrap_or(0.0).abs()))
+        (self.x.shows(x) && self.y.shows(y)).then(|| (x, y, size(point.error)))
     }
 
     fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) {
@@ -115,11 +112,8 @@ impl Curves {
         let frame = Frame::draw(scene, plan);
         let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
 
-        for level in self
-            .levels
-            .iter()
-            .filter(|level| drawable(Some(level.value)).is_some_and(|v| self.y.scale == Scale::Linear || v > 0.0))
-        {
+        let shown = |level: &&Level| drawable(Some(level.value)).is_some_and(|value| self.y.shows(value));
+        for level in self.levels.iter().filter(shown) {
             let style = palette::of(&level.method);
             let y = frame.y(level.value);
             scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
@@ -187,10 +181,8 @@ impl Curves {
     /// The stretches of a line between its gaps.
     fn runs(&self, line: &Line) -> Vec<Vec<(f64, f64, f64)>> {
         let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
-        seen.split(Option::is_none)
-            .filter(|run| !run.is_empty())
-            .map(|run| run.iter().flatten().copied().collect())
-            .collect()
+        let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
+        runs.map(|run| run.iter().flatten().copied().collect()).collect()
     }
 
     /// Ticks at every x where there are few, else at round numbers; for an axis of `room` points.
@@ -259,14 +251,8 @@ impl Pareto {
     /// # Errors
     /// When no dot has two numbers that can be drawn.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
-        let seen: Vec<(&Dot, f64, f64, f64)> = self
-            .dots
-            .iter()
-            .filter_map(|dot| {
-                let error = drawable(dot.error).unwrap_or(0.0).abs();
-                Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, error))
-            })
-            .collect();
+        let seen = |dot| Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, size(dot.error)));
+        let seen: Vec<(&Dot, f64, f64, f64)> = self.dots.iter().filter_map(seen).collect();
         let xs = Range::of(seen.iter().map(|(_, x, ..)| *x), self.x.scale);
         let ys = Range::of(seen.iter().flat_map(|(_, _, y, error)| [y - error, y + error]), self.y.scale);
         let (Some(xs), Some(ys)) = (xs, ys) else {
@@ -274,14 +260,9 @@ impl Pareto {
         };
         let (xs, ys) = (xs.with_room(false), ys.with_room(false));
         // A look stands once in the legend, under the name of its first dot.
-        let mut methods: Vec<(&str, &str)> = Vec::new();
-        for (dot, ..) in &seen {
-            if methods.iter().all(|(method, _)| *method != dot.method) {
-                methods.push((&dot.method, &dot.label));
-            }
-        }
-        let keys: Vec<(Key, String)> =
-            methods.into_iter().map(|(method, label)| (Key::Bar(palette::of(method)), label.to_owned())).collect();
+        let methods = grouped(seen.iter().map(|(dot, ..)| (&dot.method, &dot.label)));
+        let key = |(method, labels): &(&String, Vec<&String>)| (Key::Bar(palette::of(method)), labels[0].clone());
+        let keys: Vec<(Key, String)> = methods.iter().map(key).collect();
         let ticks = xs.ticks(6);
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
         let plan = FramePlan { around, axis: &self.y, range: ys, entries: &keys, head: RADIUS, foot: RADIUS, aside };

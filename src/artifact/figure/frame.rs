@@ -236,11 +236,8 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
     let room = right - left;
     let labels: Vec<String> =
         entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
-    let cells: Vec<f64> = entries
-        .iter()
-        .zip(&labels)
-        .map(|((key, _), label)| key.width() + GAP + font::width(label) + APART)
-        .collect();
+    let cell = |((key, _), label): (&(Key, String), &String)| key.width() + GAP + font::width(label) + APART;
+    let cells: Vec<f64> = entries.iter().zip(&labels).map(cell).collect();
     // Of each column the widest cell.
     let columns = |count: usize| -> Vec<f64> {
         (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()

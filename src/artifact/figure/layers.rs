@@ -62,8 +62,7 @@ impl LayerDiagram {
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
-        let regions =
-            |of: &DiagramRow| regions(&of.removed, self.layers).map_err(|error| error.at(of.label.as_str()));
+        let regions = |of: &DiagramRow| regions(&of.removed, self.layers).map_err(|error| error.at(of.label.as_str()));
         let regions = self.selections.iter().map(regions).collect::<Result<Vec<_>>>()?;
         self.draw_on(around, &regions, scene);
         Ok(())
