@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::answer::done::ListedArtifact;
+use super::home::folders_in;
 use super::out::{self, columns, seconds};
 use super::work::artifact_folder;
 use crate::artifact::{Artifact, Finished};
@@ -160,7 +161,7 @@ impl ArtifactList<'_> {
         // Whatever comes lies in one of these.
         if let Some(paths) = paths {
             let kinds = KINDS.map(|kind| store.root().join(kind.folder()));
-            paths.extend(kinds.iter().flat_map(|kind| folders(kind)).chain(kinds.iter().cloned()));
+            paths.extend(kinds.iter().flat_map(|kind| folders_in(kind)).chain(kinds.iter().cloned()));
         }
         Ok(())
     }
@@ -207,12 +208,6 @@ fn stamps(paths: &[PathBuf], settled: bool) -> Option<String> {
 fn below(place: &Path) -> Vec<PathBuf> {
     let inner = std::fs::read_dir(place).into_iter().flatten().flatten().flat_map(|item| below(&item.path()));
     inner.chain([place.to_owned()]).collect()
-}
-
-/// The folders in a folder.
-fn folders(place: &Path) -> Vec<PathBuf> {
-    let inner = std::fs::read_dir(place).into_iter().flatten().flatten().map(|item| item.path());
-    inner.filter(|path| path.is_dir()).collect()
 }
 
 /// The list in columns.

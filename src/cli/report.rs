@@ -86,10 +86,8 @@ pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, 
     for folder in folders(results) {
         // Each file has a link.
         let names = self::files(&folder, results);
-        files.insert(
-            folder.display().to_string(),
-            names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("/"),
-        );
+        let names: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+        files.insert(folder.display().to_string(), names.join("/"));
         let read = [PagePart::FILE, StoredResults::FILE, Provenance::FILE, CLAIMS];
         let read = read.map(|name| folder.join(name)).into_iter().filter(|path| path.is_file());
         files.extend(contents(store, read)?);
@@ -265,15 +263,10 @@ fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>)
 
 /// The folders of artifacts and of their profiles.
 fn folders(results: &Path) -> Vec<PathBuf> {
-    let inner = |folder: &Path| {
-        let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
-        let mut all: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).filter(|p| p.is_dir()).collect();
-        // A folder that is being written has a hidden name.
-        all.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')));
-        all.sort();
-        all
-    };
-    inner(results).into_iter().flat_map(|folder| [vec![folder.clone()], inner(&folder)].concat()).collect()
+    // A folder that is being written has a hidden name.
+    let seen = |path: &PathBuf| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let inner = |folder: &Path| home::folders_in(folder).into_iter().filter(seen);
+    inner(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner(&folder))).collect()
 }
 
 /// The same without recorded runs beside which there is one that was made here.
@@ -290,11 +283,9 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
     let up = "../".repeat(reports.components().count() - common);
     let down: PathBuf = folder.components().skip(common).collect();
-    let Ok(listing) = std::fs::read_dir(&folder) else { return Vec::new() };
-    let mut names: Vec<String> = listing
-        .filter_map(|item| item.ok()?.file_name().into_string().ok())
-        .filter(|name| name.contains('.') && !name.starts_with('.'))
-        .collect();
+    let names = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|item| item.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.contains('.') && !name.starts_with('.')).collect();
     names.sort();
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
 }

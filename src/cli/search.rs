@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::done::{all_shown, ExportedCell, MadeArtifact, Searched, shown};
+use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, shown};
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
