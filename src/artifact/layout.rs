@@ -91,7 +91,7 @@ pub(super) fn layout(
     let laid = Table {
         title: description.title.clone(),
         caption: description.caption.clone().unwrap_or_default(),
-        lead: table.lead.iter().map(|lead| TableLead::text(head(*lead)).kind(kind(*lead))).collect(),
+        lead: table.lead.iter().map(head).collect(),
         groups,
         columns: columns.into_iter().map(|placed| placed.column).collect(),
         rows: rows.into_iter().map(|laid| laid.row).collect(),
@@ -264,20 +264,12 @@ fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
 }
 
-fn head(lead: Lead) -> &'static str {
+fn head(lead: &Lead) -> TableLead {
     match lead {
-        Lead::Backbone => "Model",
-        Lead::Depth => "Lp/Lt",
-        Lead::Method => "Method",
-        Lead::Sequences => "Num. of sequences",
-    }
-}
-
-fn kind(lead: Lead) -> LeadKind {
-    match lead {
-        Lead::Backbone => LeadKind::Spanning,
-        Lead::Depth => LeadKind::Fraction,
-        Lead::Method | Lead::Sequences => LeadKind::Words,
+        Lead::Backbone => TableLead::text("Model").kind(LeadKind::Spanning),
+        Lead::Depth => TableLead::text("Lp/Lt").kind(LeadKind::Fraction),
+        Lead::Method => TableLead::text("Method"),
+        Lead::Sequences => TableLead::text("Num. of sequences"),
     }
 }
 

@@ -61,9 +61,13 @@ impl SeedDraws {
 pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<Option<Drawing>> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Ok(None) };
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
+    let of_method = |all: &Methods, method: &str| {
+        let own = all.iter().find(|(name, _)| name == method);
+        own.map_or_else(Vec::new, |(_, values)| values.values().copied().collect())
+    };
     let draws = |method: String| Series {
         label: if method == recovery::NONE { "No repair".to_owned() } else { recovery::heading(&method).to_owned() },
-        values: cuts.iter().map(|(_, all)| of_method(all, &method).into_values().collect()).collect(),
+        values: cuts.iter().map(|(_, all)| of_method(all, &method)).collect(),
         method,
     };
     let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
@@ -83,10 +87,6 @@ pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]
         methods: methods.into_iter().map(draws).collect(),
     });
     Figure { around, plot }.draw().map(Some)
-}
-
-fn of_method(all: &[(String, SeedValues)], method: &str) -> SeedValues {
-    all.iter().find(|(name, _)| name == method).map(|(_, values)| values.clone()).unwrap_or_default()
 }
 
 /// A line for each cut: how many pairs of methods stand under every seed as in the paper, how many the other way round, and

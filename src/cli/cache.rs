@@ -96,7 +96,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         Command::Verify { place, repair: false } => verify(&place.look()?, false, None),
         Command::Verify { place, repair: true } => {
             let mended = place.mend()?;
-            verify(&place.store()?, true, mended)
+            verify(&place.store(None)?, true, mended)
         }
         Command::Gc(gc) => collect(gc),
         Command::Path { place, key } => {
@@ -211,7 +211,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         });
     }
     // Sweeps what the dead left.
-    let store = gc.place.store()?;
+    let store = gc.place.store(None)?;
     let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
     let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {

@@ -69,7 +69,7 @@ impl Thing {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let looked = arguments.place.look_anyway();
+    let looked = arguments.place.look_anyway(None);
     // Where none is named and no checkout is around, there is none to look at.
     let no_store = arguments.place.root().is_none();
     let store = looked.as_ref().ok();

@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
     let (hub, stop) = (Hub::new(HubSettings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
-    let store = arguments.place.look_anyway().ok().filter(|store| store.root().join("store.json").is_file());
+    let store = arguments.place.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
     let (mut code, mut told) = (ExitCode::SUCCESS, Fetched { cache: shown(hub.cache().root()), ..Fetched::default() });
     for (lock_file, wants) in &wants {
         let reporter = progress::fetch_reporter(arguments.events);

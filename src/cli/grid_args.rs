@@ -218,12 +218,12 @@ impl GridArgs {
 
     /// The store as it is; nothing may be there yet.
     pub(super) fn look(&self) -> Result<Store> {
-        self.place.look_near(Some(&self.grid))
+        self.place.look_anyway(Some(&self.grid))
     }
 
     /// The store, to be written to.
     pub(super) fn store(&self) -> Result<Store> {
-        self.place.store_near(Some(&self.grid))
+        self.place.store(Some(&self.grid))
     }
 }
 

@@ -159,13 +159,8 @@ impl StoreArgs {
         })
     }
 
-    /// The store, to be written to.
-    pub(super) fn store(&self) -> Result<Store> {
-        self.store_near(None)
-    }
-
-    /// The store of the checkout around a file, to be written to.
-    pub(super) fn store_near(&self, near: Option<&Path>) -> Result<Store> {
+    /// The store, or that of the checkout around a file, to be written to.
+    pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
         if self.named().is_none() && checkout(near).is_none() && !path.exists() {
             note!("a store begins at {}; --store and {STORE} name another one", path.display());
@@ -178,17 +173,12 @@ impl StoreArgs {
         match self.named() {
             // What lies in the place of its mark is told by whoever reads that.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
-            _ => self.look_anyway(),
+            _ => self.look_anyway(None),
         }
     }
 
-    /// The store as it is; nothing may be there yet.
-    pub(super) fn look_anyway(&self) -> Result<Store> {
-        self.look_near(None)
-    }
-
-    /// The same of the checkout around a file.
-    pub(super) fn look_near(&self, near: Option<&Path>) -> Result<Store> {
+    /// The store as it is, or that of the checkout around a file; nothing may be there yet.
+    pub(super) fn look_anyway(&self, near: Option<&Path>) -> Result<Store> {
         Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }
 

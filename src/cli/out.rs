@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use clap::{Args, ColorChoice, ValueEnum};
+use clap::{Args, ColorChoice};
 use console::Style;
 use serde::Serialize;
 
@@ -214,15 +214,8 @@ pub(super) struct Verbosity {
     verbose: bool,
     /// Colours: `auto` shows them on a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb, and elsewhere where
     /// CLICOLOR_FORCE is set. No meaning is in a colour alone.
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = When::Auto)]
-    color: When,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum When {
-    Auto,
-    Always,
-    Never,
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
 }
 
 const QUIET: u8 = 0;
@@ -258,14 +251,14 @@ impl Verbosity {
 
 /// By <https://no-color.org> and <https://bixense.com/clicolors>: what is asked for on the command line counts first, then
 /// NO_COLOR, CLICOLOR_FORCE, and CLICOLOR.
-fn coloured(when: When, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
+fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     match when {
-        When::Always => true,
-        When::Never => false,
-        When::Auto if set("NO_COLOR").is_some() => false,
-        When::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
-        When::Auto => {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto if set("NO_COLOR").is_some() => false,
+        ColorChoice::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
+        ColorChoice::Auto => {
             let off = set("CLICOLOR").is_some_and(|value| value == "0") || set("TERM").is_some_and(|of| of == "dumb");
             terminal && !off
         }
@@ -352,11 +345,11 @@ mod tests {
             (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false, false),
         ] {
             assert_eq!(
-                [shown(When::Auto, set, true), shown(When::Auto, set, false)],
+                [shown(ColorChoice::Auto, set, true), shown(ColorChoice::Auto, set, false)],
                 [on_terminal, elsewhere],
                 "{set:?}"
             );
-            assert!(shown(When::Always, set, false) && !shown(When::Never, set, true), "{set:?}");
+            assert!(shown(ColorChoice::Always, set, false) && !shown(ColorChoice::Never, set, true), "{set:?}");
         }
     }
 

@@ -106,7 +106,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if chosen.is_empty() {
         let Arguments { profile, overrides, place, engine, .. } = arguments;
         let list = ArtifactList {
-            store: &place.look_anyway()?,
+            store: &place.look_anyway(None)?,
             experiments: &folders.experiments,
             results: &folders.results,
             profile: profile.as_deref(),
@@ -123,7 +123,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
             .at(file.display().to_string())
             .found(format!("{} artifacts", chosen.len())));
     }
-    let store = if arguments.stored { arguments.place.look_anyway()? } else { arguments.place.store()? };
+    let store = if arguments.stored { arguments.place.look_anyway(None)? } else { arguments.place.store(None)? };
     if arguments.overrides.is_empty() {
         report::check(&folders.reports)?;
     }
@@ -224,7 +224,9 @@ fn claims_about(names: &[&str], folders: &Folders, profile: &str) -> Result<Stri
 }
 
 fn target(artifact: &Artifact, grid: &Grid, arguments: &Arguments, folders: &Folders) -> Result<ResultsFolder> {
-    artifact_folder(artifact, grid, &arguments.overrides, arguments.engine.request(), &folders.results)
+    let engine = arguments.engine.request();
+    let target = artifact_folder(artifact, grid, &arguments.overrides, engine, &folders.results)?;
+    if arguments.record { target.recording() } else { Ok(target) }
 }
 
 /// Makes one artifact and says what came of it.
@@ -250,11 +252,8 @@ fn made_one(
     if let Some(races) = &artifact.description.races {
         let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
         let target = target(artifact, &grid, arguments, folders)?;
-        let target = if arguments.record { target.recording()? } else { target };
-        return search::made(
-            &search::Race { artifact, races, grid, target: &target, results: &folders.results, quiet },
-            runner,
-        );
+        let race = search::Race { artifact, races, grid, target: &target, results: &folders.results, quiet };
+        return search::made(&race, runner);
     }
     let clock = Instant::now();
     let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
@@ -266,7 +265,6 @@ fn made_one(
         }
     };
     let target = target(artifact, &grid, arguments, folders)?;
-    let target = if arguments.record { target.recording()? } else { target };
     apart(target.path(), &home::inputs(&grid, runner.store))?;
     if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
         not_over_a_later_one(file, submission, &target, &grid)?;

@@ -105,7 +105,7 @@ const LENGTH: usize = 2048;
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.threads.start()?;
     let model = Path::new(&arguments.model);
-    let store = arguments.place.store_near(Some(model).filter(|model| model.is_dir()))?;
+    let store = arguments.place.store(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     if arguments.fetch {
         let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE))?;

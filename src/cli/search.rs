@@ -1,7 +1,6 @@
 //! `ghostlab search MODEL --budget …`: which layers, which repair, how sure. And an artifact of races: the cells of another one,
 //! searched under its budgets.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
@@ -17,15 +16,15 @@ use super::search_grid::SearchArgs;
 use super::work::differs;
 use super::{fetch, progress, stop, work};
 use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder, Runner, search_files, search_names};
+use crate::cluster;
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
+use crate::exec::{self, GridOutcome, Recorder};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Grid, RacesEntry, Search};
 use crate::quantity::Gigabytes;
-use crate::results::StoredResults;
+use crate::results::{StoredResults, put};
 use crate::search::{Found, Laboratory, parts, search, took};
-use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -60,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let clock = Instant::now();
     arguments.threads.start()?;
     let model = Path::new(&arguments.asked.model);
-    let store = arguments.place.store_near(Some(model).filter(|model| model.exists()))?;
+    let store = arguments.place.store(Some(model).filter(|model| model.exists()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let reporter = progress::reporter(false);
@@ -115,14 +114,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let files = search_files(NAME, &found)?;
     let draft = target.stage()?;
     for (name, bytes) in &files {
-        std::fs::write(draft.path().join(name), bytes)
-            .map_err(|error| Error::io("write", &draft.path().join(name), &error))?;
+        put(&draft.path().join(name), bytes)?;
     }
     draft.publish()?;
     let written: Vec<PathBuf> = files.iter().map(|(name, _)| target.path().join(name)).collect();
     let exported = match (&arguments.export, searches.first(), found.first()) {
         (Some(folder), Some(grid), Some(found)) if found.winner.is_some() => {
-            Some(exported(grid, found, folder, &store, settings, &*reporter, &stop)?)
+            let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
+            let evidence = Some(found.markdown().replacen("## ", "### ", 1));
+            let exporter = Exporter { store: &store, settings, form, reporter: &*reporter, stop: &stop, evidence };
+            Some(exported(grid, found, folder, &exporter)?)
         }
         _ => None,
     };
@@ -168,34 +169,17 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
 }
 
 /// Writes the winner's folder.
-fn exported(
-    grid: &Grid,
-    found: &Found,
-    folder: &Path,
-    store: &Store,
-    settings: RunSettings,
-    reporter: &dyn Reporter,
-    stop: &std::sync::atomic::AtomicBool,
-) -> Result<ExportedCell> {
+fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) -> Result<ExportedCell> {
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner =
         winner.ok_or_else(|| Error::job("no candidate meets the budget when it is measured: nothing is exported"))?;
-    let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
-    let exporter =
-        Exporter { store, settings, form, reporter, stop, evidence: Some(found.markdown().replacen("## ", "### ", 1)) };
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
 /// The command line that was given, with an export.
 fn export_command() -> String {
-    let quoted = |word: OsString| {
-        let word = word.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@+%".contains(c);
-        if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
-    };
-    let words = std::env::args_os().skip(1).map(quoted);
-    let words: Vec<String> = ["ghostlab".to_owned()].into_iter().chain(words).collect();
-    format!("{} --export FOLDER", words.join(" "))
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    format!("ghostlab {} --export FOLDER", cluster::line(words))
 }
 
 fn say(answer: &Searched) {

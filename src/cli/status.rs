@@ -191,7 +191,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     }
     let all = arguments.which.is_empty();
     chosen.retain(|of| all || [&of.id, &of.plan, &of.name].iter().any(|name| arguments.which.contains(name)));
-    let queue = Queue::ask("now-30days").map_err(|reason| {
+    let queue = Queue::ask().map_err(|reason| {
         Error::missing("the scheduler does not tell what is queued, and nothing is ended by guess")
             .found(reason)
             .hint("ask again later")

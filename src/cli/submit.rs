@@ -241,7 +241,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
     if !before.iter().any(|of| of.jobs(store).any()) {
         return Ok(None);
     }
-    let queue = Queue::ask("now-30days").map_err(|reason| {
+    let queue = Queue::ask().map_err(|reason| {
         Error::missing("this plan was submitted before, and the scheduler does not tell what is left of that")
             .found(reason)
             .hint("ask again later; --again submits all the same")

@@ -163,7 +163,7 @@ fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
 /// What came of it, in words.
 fn said(worked: Worked) -> String {
     match worked {
-        Worked::Left => LEFT.into(),
+        Worked::Left => "others are at what is left; this worker left".to_owned(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
         // Latencies, or what another worker has failed at.
         Worked::Done { cells: all, failed: 0, complete } => {
@@ -174,5 +174,3 @@ fn said(worked: Worked) -> String {
         }
     }
 }
-
-const LEFT: &str = "others are at what is left; this worker left";

@@ -12,7 +12,7 @@ mod submission;
 pub use options::{SHORTEST, check_options, time_limit};
 pub use profile::{GpuType, SlurmProfile};
 pub use queue::{JobEnd, NotTaken, Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
-pub use script::{ArrayRequest, JobScript, plain};
+pub use script::{ArrayRequest, JobScript, line, plain};
 pub use submission::{ArtifactCall, Submission, SubmittedJobs};
 
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     let Some(submissions) = Submission::every(store) else { return Vec::new() };
     let named: BTreeSet<&str> = submissions.iter().map(|of| of.binary.sha256.as_str()).collect();
     let asks = quiet.iter().any(|of| named.contains(of.sha256.as_str()));
-    let queue = if asks { Queue::ask("now-30days").ok() } else { None };
+    let queue = if asks { Queue::ask().ok() } else { None };
     let over = |of: &Submission| {
         let folder = of.folder(store);
         let gone = match (of.jobs(store).any(), &queue) {

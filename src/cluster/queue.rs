@@ -53,13 +53,13 @@ impl Queue {
     ///
     /// # Errors
     /// Why neither does.
-    pub fn ask(since: &str) -> Result<Self, String> {
+    pub fn ask() -> Result<Self, String> {
         let asked = answer("squeue", &["--me", "--noheader", "-o", FORMAT], PATIENCE);
         match asked {
             Ok(text) => Ok(Self { told_by: "squeue", jobs: text.lines().filter_map(parsed).collect() }),
             Err(reason) => {
                 let format = "JobID,JobName,State,Reason,Comment";
-                let arguments = ["-X", "-n", "-P", "-S", since, "-o", format];
+                let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
                 let text = answer("sacct", &arguments, PATIENCE).map_err(|_| reason)?;
                 let jobs = text.lines().filter_map(parsed).filter(|job| !ended(&job.state)).collect();
                 Ok(Self { told_by: "sacct", jobs })
@@ -101,11 +101,11 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
-    let text = told("sbatch", &arguments, WORKING).map_err(|silent| NotTaken {
-        absent: matches!(silent, SilentCommand::Absent(_)),
+    let text = told("sbatch", &arguments, WORKING).map_err(|SilentCommand { reason, absent }| NotTaken {
+        absent,
         error: Error::missing("sbatch did not take the job")
             .at(script)
-            .found(silent.reason())
+            .found(reason)
             .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm"),
     })?;
     // `NUMBER` or `NUMBER;CLUSTER`
@@ -138,32 +138,26 @@ pub fn scontrol_requeue() -> Result<(), String> {
 }
 
 /// Why a command said nothing of use.
-enum SilentCommand {
+struct SilentCommand {
+    reason: String,
     /// It cannot be started.
-    Absent(String),
-    Failed(String),
-}
-
-impl SilentCommand {
-    fn reason(self) -> String {
-        let (Self::Absent(reason) | Self::Failed(reason)) = self;
-        reason
-    }
+    absent: bool,
 }
 
 /// What a command says on standard output within a time.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
-    told(program, arguments, within).map_err(SilentCommand::reason)
+    told(program, arguments, within).map_err(|silent| silent.reason)
 }
 
 fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, SilentCommand> {
+    let failed = |reason| SilentCommand { reason, absent: false };
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = spawned.map_err(|error| SilentCommand::Absent(format!("{program}: {error}")))?;
+    let mut child = spawned.map_err(|error| SilentCommand { reason: format!("{program}: {error}"), absent: true })?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (sender, receiver) = mpsc::channel();
     // Of its own, so that a command that hangs with its pipes open keeps nobody.
@@ -181,12 +175,12 @@ fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, S
     let Ok((said, told)) = receiver.recv_timeout(within) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(SilentCommand::Failed(format!("{program} did not answer within {} s", within.as_secs())));
+        return Err(failed(format!("{program} did not answer within {} s", within.as_secs())));
     };
     match child.wait() {
         Ok(status) if status.success() => Ok(said),
-        Ok(status) => Err(SilentCommand::Failed(format!("{program}: {status}: {}", told.trim()))),
-        Err(error) => Err(SilentCommand::Failed(format!("{program}: {error}"))),
+        Ok(status) => Err(failed(format!("{program}: {status}: {}", told.trim()))),
+        Err(error) => Err(failed(format!("{program}: {error}"))),
     }
 }
 

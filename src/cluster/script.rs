@@ -144,7 +144,7 @@ fn unnamed(path: &Path) -> Error {
 }
 
 /// Words as a shell reads them.
-fn line(words: impl Iterator<Item = String>) -> String {
+pub fn line(words: impl Iterator<Item = String>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);
     let quoted = |word: String| match !word.is_empty() && word.chars().all(plain) {
         true => word,

@@ -81,9 +81,12 @@ impl SubmittedJobs {
     }
 }
 
+fn no_json(error: serde_json::Error) -> Error {
+    Error::job("a submission has no JSON form").found(error.to_string())
+}
+
 fn pretty(what: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(what)
-        .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))
+    serde_json::to_string_pretty(what).map_err(no_json)
 }
 
 /// The layout of the file.
@@ -127,8 +130,7 @@ impl Submission {
             binary,
             engine,
         };
-        let text = serde_json::to_string(&submission)
-            .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
+        let text = serde_json::to_string(&submission).map_err(no_json)?;
         submission.id = sha256::of_bytes(text)[..12].to_owned();
         Ok(submission)
     }

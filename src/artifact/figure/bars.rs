@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
-use super::frame::{self, Frame, FramePlan, GAP, Groups, HALF, Key, Surroundings};
+use super::frame::{Frame, FramePlan, GAP, Groups, HALF, Key, Surroundings};
 use super::palette::{self, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ const MARKERS: f64 = 10.0;
 impl BarChart {
     /// # Errors
     /// When there is no group, no series or no number, or a series has not one value per group.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if self.groups.is_empty() || self.series.is_empty() {
             return Err(Error::bad_input("a figure of bars has nothing to draw")
                 .expected("at least one group and one series")
@@ -88,8 +88,7 @@ impl BarChart {
         });
         let range = Range::of(numbers.flatten(), self.axis.scale)
             .ok_or_else(|| Error::bad_input("a figure of bars has no number to draw").hint(self.axis.scale.hides()))?;
-        self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene);
-        Ok(())
+        Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene))
     }
 
     /// What stands at a value's bar.
@@ -97,7 +96,7 @@ impl BarChart {
         drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
     }
 
-    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) -> f64 {
         let all = || self.series.iter().flat_map(|series| series.values.iter().copied());
         let decimals = Decimals::of(all().filter_map(|value| drawable(value.value)));
         let labels: Vec<String> = all().map(|value| self.label(value, decimals)).collect();
@@ -123,8 +122,7 @@ impl BarChart {
             }
         }
         frame.axis_line(scene, frame.base());
-        let end = groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP);
-        frame::end(scene, &around.note, end);
+        groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP)
     }
 
     /// A bar about `x` with its error and its label; the label alone where the axis cannot show the value.
@@ -227,7 +225,7 @@ const WIDEST_DOTS: f64 = 24.0;
 impl Dots {
     /// # Errors
     /// When there is no number, or a method has not one list of values per group.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
             return Err(Error::bad_input("a method's dots do not fit the groups")
                 .at(method.label.as_str())
@@ -238,11 +236,7 @@ impl Dots {
         let numbers = numbers.filter_map(|&value| drawable(Some(value)));
         let range = Range::of(numbers, self.axis.scale)
             .ok_or_else(|| Error::bad_input("a figure of dots has no number to draw"))?;
-        self.draw_on(around, range.with_room(false), scene);
-        Ok(())
-    }
-
-    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) {
+        let range = range.with_room(false);
         let keys: Vec<(Key, String)> = self.methods.iter().map(Series::key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
@@ -261,7 +255,6 @@ impl Dots {
             }
         }
         frame.axis_line(scene, frame.bottom);
-        let end = groups.names(scene, &self.groups, frame.bottom + GAP);
-        frame::end(scene, &around.note, end);
+        Ok(groups.names(scene, &self.groups, frame.bottom + GAP))
     }
 }

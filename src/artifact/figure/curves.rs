@@ -2,7 +2,7 @@
 //! with the better side up: quality against what it costs, with an interval each, those that are out of the race faint.
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
-use super::frame::{self, Frame, FramePlan, Key, Surroundings, Width};
+use super::frame::{Frame, FramePlan, Key, Surroundings, Width};
 use super::palette::{self, FAINT};
 use super::scene::{Scene, ScenePoint};
 use super::{font, palette};
@@ -63,7 +63,7 @@ const COLUMN: f64 = 0.35;
 impl Curves {
     /// # Errors
     /// When there is no line, or no point with numbers that the axes can show.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let nothing = || Error::bad_input("a figure of curves has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
@@ -74,17 +74,12 @@ impl Curves {
         let errors = points().flat_map(|(_, y, error)| [y - error, y, y + error]);
         let ys = Range::of(errors.chain(levels), self.y.scale);
         // A level alone says nothing about x.
-        match (xs, ys) {
-            (Some(xs), Some(ys)) => {
-                let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
-                self.draw_on(around, (xs, ys), scene);
-                Ok(())
-            }
-            _ => {
-                let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
-                Err(nothing().found("no point with two finite numbers").hint(scale.hides()))
-            }
-        }
+        let (Some(xs), Some(ys)) = (xs, ys) else {
+            let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
+            return Err(nothing().found("no point with two finite numbers").hint(scale.hides()));
+        };
+        let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
+        Ok(self.draw_on(around, (xs, ys), scene))
     }
 
     /// x, y and error of a point that the axes can show.
@@ -93,7 +88,7 @@ impl Curves {
         (self.x.shows(x) && self.y.shows(y)).then(|| (x, y, size(point.error)))
     }
 
-    fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) -> f64 {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));
@@ -145,8 +140,7 @@ impl Curves {
                 }
             }
         }
-        let below = frame.x_axis(scene, &self.x, &ticks, &xs);
-        frame::end(scene, &around.note, below);
+        frame.x_axis(scene, &self.x, &ticks, &xs)
     }
 
     /// The axis of values; where it does not begin at 0, with where it begins.
@@ -250,7 +244,7 @@ const RADIUS: f64 = 2.2;
 impl Pareto {
     /// # Errors
     /// When no dot has two numbers that can be drawn.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let seen = |dot| Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, size(dot.error)));
         let seen: Vec<(&Dot, f64, f64, f64)> = self.dots.iter().filter_map(seen).collect();
         let xs = Range::of(seen.iter().map(|(_, x, ..)| *x), self.x.scale);
@@ -279,9 +273,7 @@ impl Pareto {
                 scene.marker((place(*x), frame.y(*y)), look.marker, colour, RADIUS);
             }
         }
-        let below = frame.x_axis(scene, &self.x, &ticks, &xs);
-        frame::end(scene, &around.note, below);
-        Ok(())
+        Ok(frame.x_axis(scene, &self.x, &ticks, &xs))
     }
 }
 

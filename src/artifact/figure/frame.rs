@@ -49,11 +49,11 @@ pub(super) const CAP: f64 = 3.0;
 /// From the middle of a line of text to its baseline.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
-/// Words across the whole figure from `top` down; gives where the next part begins.
-pub(super) fn heading_lines(scene: &mut Scene, words: &str, top: f64) -> f64 {
+/// Words across the top of the whole figure; gives where the next part begins.
+pub(super) fn heading_lines(scene: &mut Scene, words: &str) -> f64 {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
-    let end = scene.lines((MARGIN, top), &lines, Anchor::Start);
-    if lines.is_empty() { top } else { end + 2.0 }
+    let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
+    if lines.is_empty() { MARGIN } else { end + 2.0 }
 }
 
 /// A note below everything, and the figure's end.
@@ -95,7 +95,7 @@ impl Frame {
         let FramePlan { around: Surroundings { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
         let width = *width;
         let (start, end) = (MARGIN, scene.width - MARGIN);
-        let headed = heading_lines(scene, heading, MARGIN);
+        let headed = heading_lines(scene, heading);
         let below = legend(scene, entries, (start, end, headed));
         let title = font::wrap(&axis.title(), end - start);
         let top = scene.lines((start, below + GAP), &title, Anchor::Start) + font::LINE / 2.0;

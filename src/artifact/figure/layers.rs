@@ -55,7 +55,7 @@ enum Stack {
 impl LayerDiagram {
     /// # Errors
     /// When there is no selection or too many, or one removes nothing, a layer twice or one that is not there.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
             return Err(Error::bad_input("a diagram of layers cannot show so many selections")
@@ -64,11 +64,6 @@ impl LayerDiagram {
         }
         let regions = |of: &DiagramRow| regions(&of.removed, self.layers).map_err(|error| error.at(of.label.as_str()));
         let regions = self.selections.iter().map(regions).collect::<Result<Vec<_>>>()?;
-        self.draw_on(around, &regions, scene);
-        Ok(())
-    }
-
-    fn draw_on(&self, around: &Surroundings, regions: &[Vec<Region>], scene: &mut Scene) {
         let ghost = palette::ours();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
@@ -76,12 +71,12 @@ impl LayerDiagram {
             (Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST),
             (Key::Arrow(STREAM), "hidden state past a cut"),
         ];
-        let headed = frame::heading_lines(scene, &around.heading, MARGIN);
+        let headed = frame::heading_lines(scene, &around.heading);
         let entries = entries.map(|(key, label)| (key, label.to_owned()));
         let top = frame::legend(scene, &entries, (MARGIN, scene.width - MARGIN, headed)) + GAP;
         let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
-        for (i, (selection, regions)) in self.selections.iter().zip(regions).enumerate() {
+        for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
             let middle = MARGIN + (i as f64 + 0.5) * panel;
             let words = format!("{} of {} layers removed: {}", selection.removed.len(), self.layers, ranges(regions));
             let mut lines = font::wrap(&selection.label, panel - 2.0 * GAP);
@@ -92,7 +87,7 @@ impl LayerDiagram {
         let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
         let ground = heads + font::LINE + ENDS + tallest;
-        for (i, (selection, regions)) in self.selections.iter().zip(regions).enumerate() {
+        for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
             let operators = selection.operators(regions);
             for (j, (name, stack)) in STACKS.iter().enumerate() {
                 let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - ASIDE / 2.0;
@@ -101,7 +96,7 @@ impl LayerDiagram {
                 DrawnStack { scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
             }
         }
-        frame::end(scene, &around.note, ground + ENDS + font::LINE);
+        Ok(ground + ENDS + font::LINE)
     }
 }
 

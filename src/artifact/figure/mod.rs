@@ -120,9 +120,9 @@ impl Figure {
 
     fn scene(&self) -> Result<scene::Scene> {
         font::load()?;
-        let Surroundings { title, description, width, .. } = &self.around;
+        let Surroundings { title, description, note, width, .. } = &self.around;
         let mut scene = scene::Scene::new(title, description, width.points());
-        match &self.plot {
+        let below = match &self.plot {
             Plot::Bars(bars) => bars.draw(&self.around, &mut scene),
             Plot::Curves(curves) => curves.draw(&self.around, &mut scene),
             Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
@@ -131,6 +131,7 @@ impl Figure {
             Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
+        frame::end(&mut scene, note, below);
         Ok(scene)
     }
 }

@@ -33,7 +33,7 @@ const TICKS: usize = 3;
 impl PanelChart {
     /// # Errors
     /// When there is no panel, or no number that the axes can show.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let nothing = || Error::bad_input("a figure of panels has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
@@ -41,26 +41,23 @@ impl PanelChart {
         let points = || self.all().flat_map(seen);
         let xs = Range::of(points().map(|(x, _)| x), Scale::Linear);
         let ys = Range::of(points().map(|(_, y)| y).chain([0.0]), Scale::Linear);
-        match (xs, ys) {
-            (Some(xs), Some(ys)) => {
-                self.draw_on(around, (&xs.exactly(), &ys.with_base().with_end_ticks(TICKS)), scene);
-                Ok(())
-            }
-            _ => Err(nothing().found("no point with two finite numbers")),
-        }
+        let (Some(xs), Some(ys)) = (xs, ys) else {
+            return Err(nothing().found("no point with two finite numbers"));
+        };
+        Ok(self.draw_on(around, (&xs.exactly(), &ys.with_base().with_end_ticks(TICKS)), scene))
     }
 
     fn all(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().chain(&self.against)
     }
 
-    fn draw_on(&self, around: &Surroundings, (xs, ys): (&Range, &Range), scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, (xs, ys): (&Range, &Range), scene: &mut Scene) -> f64 {
         let (start, end) = (MARGIN, scene.width - MARGIN);
         let means = Decimals::of(self.all().filter_map(mean));
         let said = |line: &Line| {
             mean(line).map_or_else(|| line.label.clone(), |mean| format!("{}: {}", line.label, means.write(mean)))
         };
-        let below = frame::heading_lines(scene, &around.heading, MARGIN);
+        let below = frame::heading_lines(scene, &around.heading);
         let mut entries = vec![(Key::Block { fill: Some(FAINT), border: MUTED, dash: Dash::Solid }, AREA.to_owned())];
         entries.extend(self.against.as_ref().map(|line| {
             let style = palette::of(&line.method);
@@ -105,8 +102,7 @@ impl PanelChart {
             }
         }
         let below = bottom - APART + GAP + font::LINE;
-        let below = scene.lines((f64::midpoint(left, end), below), &[self.x.title()], Anchor::Middle);
-        frame::end(scene, &around.note, below);
+        scene.lines((f64::midpoint(left, end), below), &[self.x.title()], Anchor::Middle)
     }
 }
 

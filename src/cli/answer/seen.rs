@@ -91,7 +91,7 @@ impl StatusAnswer {
     pub(crate) fn of(store: &Store) -> Self {
         let submitted: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.jobs(store).any()).collect();
         // Nobody is asked of whom nothing was wanted.
-        let queue = (!submitted.is_empty()).then(|| Queue::ask("now-30days"));
+        let queue = (!submitted.is_empty()).then(Queue::ask);
         let (queue, scheduler_silent) = match queue {
             Some(Ok(queue)) => (Some(queue), None),
             Some(Err(reason)) => (None, Some(reason)),
