@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::io::{Cursor, Write};
 use std::path::{Component, Path, PathBuf};
 
-use metadata::{PackedFile, metadata, read};
+use metadata::{PackedFile, PackedFolder, metadata, read};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
@@ -92,30 +92,25 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
             .found(format!("{} folders of {} names", packed.len(), names.len()))
             .hint("pack them into a file each"));
     }
-    let all = packed.iter().flat_map(|of| of.files.iter().map(move |file| format!("{}/{}", of.name, file.name)));
+    let all =
+        packed.iter().flat_map(|of| of.files.iter().map(move |file| (format!("{}/{}", of.name, file.name), file)));
+    let all: Vec<(String, &PackedFile)> = all.collect();
     // What a line of it has beside a name: 64 digits, two blanks and its end.
-    let manifest_bytes = all.chain([METADATA.to_owned()]).map(|name| name.len() + 67).sum();
+    let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
     let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
-    let mut entries = vec![(METADATA.to_owned(), metadata.into_bytes())];
-    let mut hashes = vec![(METADATA.to_owned(), sha256::of_bytes(&entries[0].1))];
+    let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));
+    let manifest: String =
+        [format!("{}  {METADATA}\n", sha256::of_bytes(&metadata))].into_iter().chain(hashes).collect();
     let titles = packed.iter().map(|folder| folder.name.clone()).collect();
-    let mut entries_of = Vec::new();
-    for folder in packed {
+    let mut entries = vec![(METADATA.to_owned(), metadata.into_bytes()), (MANIFEST.to_owned(), manifest.into_bytes())];
+    for PackedFolder { name, files, .. } in packed {
         // A folder that is described has an entry of its own.
-        entries_of.push((format!("{}/", folder.name), Vec::new()));
-        for PackedFile { name, bytes, hash } in folder.files {
-            let name = format!("{}/{name}", folder.name);
-            hashes.push((name.clone(), hash));
-            entries_of.push((name, bytes));
-        }
+        entries.push((format!("{name}/"), Vec::new()));
+        entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
     }
-    let manifest: String = hashes.iter().map(|(name, hash)| format!("{hash}  {name}\n")).collect();
-    entries.push((MANIFEST.to_owned(), manifest.into_bytes()));
-    entries.append(&mut entries_of);
-    let count = entries.len();
     let bytes =
         zipped(&entries).map_err(|error| Error::job("an archive cannot be written").found(error.to_string()))?;
-    Ok(Packed { bytes, folders: titles, entries: count, left_out })
+    Ok(Packed { bytes, folders: titles, entries: entries.len(), left_out })
 }
 
 /// Entries in their order, with no trace of when and where.

@@ -7,18 +7,17 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::artifact::paper;
 use crate::corpus::Rule;
 use crate::criterion::Criterion;
 use crate::distill::Finetune;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::exec::{CellResult, GridOutcome};
-use crate::grid::{Calibration, Cell, Description, Grid, Method, Tolerance};
+use crate::grid::{Calibration, Cell, Grid, Method, Tolerance};
 use crate::metric::{Nearness, Of};
 use crate::recovery::Recovery;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Calibrated, Measurement, PaperComparison, PaperVerdict, Protocol, Sample, Table, collect, distinct, factors, stem,
+    Calibrated, Measurement, PaperComparison, PaperVerdict, Protocol, Sample, Table, distinct, factors, stem,
 };
 use crate::tasks::Bos;
 use crate::{metric, recovery};
@@ -194,29 +193,11 @@ impl std::fmt::Display for GateFailure {
     }
 }
 
-/// What `dense`, a grid of dense backbones alone, says of the paper's.
-pub(super) fn gate(
-    dense: &Grid,
-    description: &Description,
-    run: &dyn Fn(&Grid) -> Result<GridOutcome>,
-) -> Result<Gate> {
-    let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
-    let results = collect(dense, &run(dense)?, &[]);
-    Ok(Gate::of(&results.measurements(), &paper, &description.tolerance))
-}
-
 /// Why there is nothing to draw where the gate has stopped something.
 pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
     let error = Error::job("a dense backbone has not the paper's dense numbers, so that nothing of it is drawn");
     Some(error.found(first.to_string()).hint("--no-gate prunes it all the same"))
-}
-
-/// The grid without the pruned cells of backbones that are not the paper's.
-pub(super) fn open(grid: &Grid, misses: &[GateFailure]) -> Grid {
-    let (stopped, mut open) = (GateFailure::backbones(misses), grid.clone());
-    open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
-    open
 }
 
 /// The outcome with the cells that the gate stopped, each in its place and as failed: a table says what it lacks.

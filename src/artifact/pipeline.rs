@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use super::comparison::{Gate, GateFailure, beside_paper, gate, open, stopped_by, with_stopped};
+use super::comparison::{Gate, GateFailure, beside_paper, stopped_by, with_stopped};
 use super::draw::{draw, losses};
 use super::figure::Drawing;
 use super::files::{files_beside, finish, run_notes, unmade};
@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
+use crate::results::record::Record;
 use crate::results::{
     Measurement, Provenance, Results, Table, collect, drawn_frame, latex, markdown, put, run_frame, screen, tidy_frame,
     write_csv, write_frame,
@@ -192,10 +193,15 @@ pub fn gated(
     run: &dyn Fn(&Grid) -> Result<GridOutcome>,
 ) -> Result<(Gate, Grid)> {
     let gate = match gated {
-        Gated::Yes(Some(dense)) => gate(dense, description, run)?,
+        Gated::Yes(Some(dense)) => {
+            let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
+            let results = collect(dense, &run(dense)?, &[]);
+            Gate::of(&results.measurements(), &paper, &description.tolerance)
+        }
         Gated::Yes(None) | Gated::No => Gate::default(),
     };
-    let open = open(grid, &gate.misses);
+    let (stopped, mut open) = (GateFailure::backbones(&gate.misses), grid.clone());
+    open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
     Ok((gate, open))
 }
 

@@ -282,13 +282,13 @@ fn made_one(
         println!("{}", screen(&view, out::width()));
         print!("{beside}");
     }
-    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let files = all_shown(&files);
     note!(
         "{}: {} in {}; written: {}",
         artifact.name,
         out::cells(grid.cells.len()),
         seconds(clock.elapsed().as_secs_f64()),
-        written.join(", ")
+        files.join(", ")
     );
     if let Some(recorded) = &recorded {
         note!("{}: {recorded}", artifact.name);
@@ -317,7 +317,7 @@ fn made_one(
         misses: misses.iter().map(ToString::to_string).collect(),
         differs: differs(&target),
         recorded,
-        files: all_shown(&files),
+        files,
     })
 }
 

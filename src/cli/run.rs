@@ -105,14 +105,15 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
-    let seconds = clock.elapsed().as_secs_f64();
+    let (written, seconds) = (all_shown(&files), clock.elapsed().as_secs_f64());
+    let said = format!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     let ran = Ran {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
         failed: lacking(&grid, &outcome, |of| of.failure.as_ref()),
         unmade: lacking(&grid, &outcome, |of| of.missing.as_ref().filter(|_| of.failure.is_none())),
-        files: all_shown(&files),
+        files: written,
         seconds,
     };
     if !arguments.events {
@@ -121,8 +122,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if !target.as_described() && !target.description().differs.is_empty() {
         note!("{}: a folder of its own, for {}", target.path().display(), target.description().differs.join(", "));
     }
-    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    note!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
+    note!("{said}");
     let (failed, unmade, all) = (outcome.failed(), outcome.unmade(), cells(grid.cells.len()));
     if unmade > 0 {
         eprintln!("{unmade} of {all} are not made yet, or not wholly; without --stored they are");

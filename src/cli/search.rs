@@ -18,7 +18,7 @@ use super::{fetch, progress, stop, work};
 use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder, Runner, search_files, search_names};
 use crate::cluster;
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome, Recorder};
+use crate::exec::{self, GridOutcome};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Grid, RacesEntry, Search};
@@ -63,10 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let reporter = progress::reporter(false);
-    let work = |grid: &Grid, results: &Path| -> Result<GridOutcome> {
-        let recorder = Recorder::start(grid, results, &store, &*reporter)?;
-        exec::run(grid, settings, &store, &recorder, &stop).inspect_err(|error| recorder.end(error))
-    };
+    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: false };
     if let Some(folder) = &arguments.export {
         export::check(folder)?;
     }
@@ -77,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             fetch::bring(&[arguments.asked.needs()?], &store, false, &stop)?;
         }
         let time = |dense: &Grid| -> Result<Option<f64>> {
-            let outcome = work(dense, &home::below(arguments.results.as_ref(), "results", None))?;
+            let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
             let sample = outcome.cells.first().and_then(|of| of.prompt(&arguments.asked.prompt)?.sample.as_ref());
             Ok(sample.and_then(took).map(|(time, _)| time))
         };
@@ -107,7 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         settings,
         reporter: &*reporter,
         stop: &stop,
-        run: &|grid: &Grid| work(grid, target.path()),
+        run: &|grid: &Grid| runner.run(grid, target.path()),
         times: true,
     };
     let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;

@@ -13,8 +13,7 @@ use super::out::{bytes, cells, flops, seconds};
 use super::work::GivenWork;
 use super::{home, progress};
 use crate::cluster::{
-    self, ArrayRequest, ArtifactCall, Binary, JobEnd, JobScript, Queue, SHORTEST, SlurmProfile, Submission,
-    SubmittedJobs, time_limit,
+    self, ArtifactCall, Binary, JobEnd, JobScript, Queue, SHORTEST, SlurmProfile, Submission, SubmittedJobs, time_limit,
 };
 use crate::error::{Error, Result};
 use crate::exec::{self, RunSettings, Where};
@@ -101,7 +100,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let gres = gres(engine, device_memory, settings, &profile)?;
     let script = JobScript {
         submission,
-        workers: ArrayRequest { workers, at_a_time },
+        workers,
+        at_a_time,
         cpus,
         memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
         options: asked_of_slurm(gres.as_deref(), &profile, &arguments.sbatch),

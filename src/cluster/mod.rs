@@ -12,7 +12,7 @@ mod submission;
 pub use options::{SHORTEST, check_options, time_limit};
 pub use profile::{GpuType, SlurmProfile};
 pub use queue::{JobEnd, NotTaken, Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
-pub use script::{ArrayRequest, JobScript, line, plain};
+pub use script::{JobScript, line, plain};
 pub use submission::{ArtifactCall, Submission, SubmittedJobs};
 
 use std::collections::BTreeSet;

@@ -57,20 +57,10 @@ impl Exporter<'_> {
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
         let numbers = self.numbers(grid, &grid.cells[cell])?;
-        self.made(grid, cell, &mut |MadeCell { layout, backbone, result, deployed, inputs }| {
-            let card = card::card(&card::CardFacts {
-                grid,
-                result,
-                backbone,
-                layout,
-                deployed,
-                form: &self.form,
-                numbers: numbers.clone(),
-                evidence: self.evidence.clone(),
-            })?;
-            let made =
-                folder::FolderContents { layout, config: &backbone.config, source: &backbone.folder, card, result };
-            inputs.guarded(&[&backbone.folder], || folder::write(&output, &made, &self.form, self.stop))
+        self.made(grid, cell, &mut |made| {
+            let card = card::card(self, grid, &made, numbers.clone())?;
+            let write = || folder::write(&output, &made, &card, &self.form, self.stop);
+            made.inputs.guarded(&[&made.backbone.folder], write)
         })
     }
 

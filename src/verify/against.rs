@@ -55,13 +55,8 @@ impl Checks {
         }
         if let Some(run) = recorded.run_cell(name) {
             if let Some(selection) = &cell.selection {
-                match selection.removed == run.removed {
-                    true => self.selections.agree(0.0),
-                    false => {
-                        let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
-                        self.selections.differ(format!("{name}, removed layers"), said, None);
-                    }
-                }
+                let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
+                self.selections.same(|| format!("{name}, removed layers"), said);
             }
             boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
         } else if cell.selection.is_some() {

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `claims.yaml` | the claims, section by section: another one is another entry there, and its check |
 //! | `checks` | what each claim comes to |
-//! | `setting` | the numbers of one setting, and the questions that a claim asks of them: value, mean, least, best, gap, lead, rank |
+//! | `setting` | the numbers of one setting, and the questions that a claim asks of them: value, mean, least, best, lead, rank |
 //! | `number` | a number that may be unknown, and what a check comes to: holds, fails, or unknown |
 //! | `run` | the numbers of an artifact and what made them: only runs that agree are read together |
 //! | `judge` | a claim on one side's numbers |

@@ -267,7 +267,15 @@ impl GridPlan {
         });
         let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
             let reserved = store.reserved_by_others()?;
-            Ok(LimitedStore::of(&Quota::of(plan, store, &reserved, limit, estimate.coming())))
+            let quota = Quota::of(plan, store, &reserved, limit, estimate.coming());
+            Ok(LimitedStore {
+                limit_bytes: quota.limit,
+                needed_bytes: quota.needed,
+                kept_bytes: quota.kept,
+                coming_bytes: quota.coming,
+                beyond_bytes: quota.beyond(),
+                going: KindSum::of(&quota.going),
+            })
         });
         Ok(Self {
             grid: grid.name.clone(),
@@ -402,19 +410,6 @@ fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reaso
         reason: reasons.of(key, state),
     });
     missing.collect()
-}
-
-impl LimitedStore {
-    fn of(quota: &Quota) -> Self {
-        Self {
-            limit_bytes: quota.limit,
-            needed_bytes: quota.needed,
-            kept_bytes: quota.kept,
-            coming_bytes: quota.coming,
-            beyond_bytes: quota.beyond(),
-            going: KindSum::of(&quota.going),
-        }
-    }
 }
 
 fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
