@@ -11,7 +11,7 @@ use super::answer::seen::{Comparison, Side};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::home::{folders_in, or_near};
-use super::out::columns;
+use super::out::{columns, plain};
 use crate::error::{Error, Result};
 use crate::identity::Canonical;
 use crate::results::record::Record;
@@ -168,11 +168,6 @@ fn short(value: &Value) -> String {
         true => plain(value).chars().take(12).collect(),
         false => plain(value),
     }
-}
-
-/// A text as it is, and not as JSON has it.
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::{Args, ColorChoice};
 use console::Style;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::{Error, Result, hidden, printable};
 
@@ -143,6 +144,11 @@ pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
 pub(super) fn width() -> Option<usize> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(usize::from(columns))
+}
+
+/// A text as it is, and not as JSON has it.
+pub(super) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// `1.5 GB`, `12 kB`

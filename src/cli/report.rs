@@ -205,14 +205,10 @@ fn write_claims(folders: &[PathBuf]) -> Result<()> {
     // Races have no numbers, and nothing is claimed of them.
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder) && has_numbers(folder)) {
         let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
-        let judged = match profiles.entry(profile) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let judged = claims::judged_in(folders, new.key())?;
-                new.insert(judged)
-            }
-        };
-        let text = claims::written(&claims::about(&name, judged));
+        if let Entry::Vacant(new) = profiles.entry(profile.clone()) {
+            new.insert(claims::judged_in(folders, &profile)?);
+        }
+        let text = claims::written(&claims::about(&name, &profiles[&profile]));
         ResultsFolder::add(folder, &[(CLAIMS.to_owned(), text.into_bytes())])?;
     }
     Ok(())

@@ -11,20 +11,14 @@ use crate::files::regular;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::{metric, recovery};
 
-/// The columns of the files.
-pub(super) const HEAD: [&str; 11] = [
-    "artifact",
-    "backbone",
-    "total_layers",
-    "pruned_layers",
-    "criterion",
-    "recovery",
-    "finetuned",
-    "calibration",
-    "metric",
-    "value",
-    "std",
-];
+/// The first line of the files.
+const HEAD: &str =
+    "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
+
+/// Their lines, with the number of each.
+fn lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
+    csv::rows(file, &HEAD.split(',').collect::<Vec<_>>(), text)
+}
 
 /// A line of them.
 #[derive(Deserialize)]
@@ -65,7 +59,7 @@ impl PaperNumber {
     /// it should. The file and the line are named.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
-        let rows = csv::rows::<PaperLine>(&file, &HEAD, text)?;
+        let rows = lines(&file, text)?;
         let number = |(line, row): (usize, PaperLine)| {
             if row.artifact != artifact {
                 return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}")));
@@ -80,7 +74,7 @@ impl PaperNumber {
     /// # Errors
     /// As [`Self::parse`].
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
-        let rows = csv::rows::<PaperLine>(file, &HEAD, text).map_err(bad)?;
+        let rows = lines(file, text).map_err(bad)?;
         rows.into_iter().map(|(line, row)| Self::of(file, line, row).map_err(bad)).collect()
     }
 
@@ -179,7 +173,7 @@ impl PaperNumber {
         })?;
         let text = text.trim_start_matches('\u{feff}');
         let head = text.lines().next().unwrap_or_default();
-        if head.trim_end().split(',').eq(HEAD) {
+        if head.trim_end() == HEAD {
             return Self::tidy(&file, text);
         }
         Self::wide(&file, text, labels, wanted)
@@ -189,7 +183,7 @@ impl PaperNumber {
         if wanted.is_empty() {
             return Err(Error::bad_input("nobody says what the columns of the table mean")
                 .at(format!("{file}:1"))
-                .expected(format!("{}, or the columns that are to be checked", HEAD.join(",")))
+                .expected(format!("{HEAD}, or the columns that are to be checked"))
                 .found(text.lines().next().unwrap_or_default())
                 .hint("for example --tasks ARC-e=arc_easy,HellaSwag=hellaswag,PIQA=1838 --average Avg"));
         }
@@ -277,7 +271,7 @@ mod tests {
     use super::*;
 
     fn parse(lines: &str) -> Result<Vec<PaperNumber>> {
-        PaperNumber::parse("t", &format!("{}\n{lines}", HEAD.join(",")))
+        PaperNumber::parse("t", &format!("{HEAD}\n{lines}"))
     }
 
     #[test]
