@@ -1,8 +1,8 @@
 //! Floor 4: making the paper's tables and figures (design §11).
 //!
-//! Which there are (`catalogue`), how one is made (`pipeline`), what the dense backbones have to hold first (`gate`), how a
-//! table is laid out (`layout`), printed (`print`) beside the paper's values (`comparison`, where `other_protocol` allows a verdict), what is
-//! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `recorded`, `sheet`). Races (`searched`, `raced`) have a table of their own. Who runs a
+//! Which there are (`catalogue`), how one is made (`pipeline`), how a table is laid out (`layout`), printed (`print`) beside the
+//! paper's values (`comparison`, which also says what the dense backbones have to hold first), what is drawn (`draw`), and the folder
+//! that holds what came of one run (`folder`, `files`, `recorded`, `page_part`). Races (`raced`) have a table of their own. Who runs a
 //! grid is passed in, so that all of it can be tried without a model.
 //!
 //! Rooms of their own, which know nothing of a run: [`figure`] draws data, [`page`] is the page of all artifacts,
