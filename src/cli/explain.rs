@@ -83,9 +83,7 @@ fn explained(artifact: &ExplainedObject) -> String {
             let by = |field: &Option<String>| field.clone().unwrap_or_else(|| "unknown".to_owned());
             let dirty = if made.dirty { " with uncommitted changes" } else { "" };
             lines.push(format!("  by ghostlab {}, commit {}{dirty}", by(&made.ghostlab), by(&made.commit)));
-            if !made.command.is_empty() {
-                lines.push(format!("  command: {}", made.command.join(" ")));
-            }
+            lines.extend((!made.command.is_empty()).then(|| format!("  command: {}", made.command.join(" "))));
         }
         (None, None | Some(Reason::First)) => lines.push("  not stored".to_owned()),
         (None, Some(reason)) => lines.push(format!("  not stored: {reason}")),

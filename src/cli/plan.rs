@@ -159,9 +159,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
         lines.push(format!("then scored on {}", scored.into_iter().map(on).collect::<Vec<_>>().join(", ")));
     }
     let timed: Vec<String> = of(WorkKind::Time).map(on).collect();
-    if !timed.is_empty() {
-        lines.push(format!("timed over {}", timed.join(", ")));
-    }
+    lines.extend((!timed.is_empty()).then(|| format!("timed over {}", timed.join(", "))));
     lines
 }
 

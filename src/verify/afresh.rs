@@ -131,9 +131,7 @@ pub(super) fn draw(
         let Some(backbone) = own.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         own.backbones.retain(|name, _| own.cells.iter().any(|cell| cell.backbone == *name));
         let asked = asked(&engine, &own, &backbone);
-        if asked.is_none() {
-            notes.push(format!("{engine} is not on this machine: computed here with what is"));
-        }
+        notes.extend((asked.is_none()).then(|| format!("{engine} is not on this machine: computed here with what is")));
         let base = request.settings;
         let settings =
             RunSettings { engine: asked.unwrap_or_default(), batch_tokens: batch.unwrap_or(base.batch_tokens), ..base };

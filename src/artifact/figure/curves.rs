@@ -1,6 +1,8 @@
 //! Lines: the error of every channel (figure 4), the accuracy against the depth (figure 5); and points in a plane
 //! with the better side up: quality against what it costs, with an interval each, those that are out of the race faint.
 
+use std::collections::BTreeSet;
+
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
 use super::frame::{Frame, FramePlan, Key, Surroundings, Width};
 use super::palette::{self, FAINT};
@@ -199,20 +201,15 @@ impl Curves {
 /// A path with at most four places per [`COLUMN`]: the first, the lowest, the highest and the last, in their order. It
 /// looks the same, and thousands of channels do not make a file of megabytes.
 pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
-    let mut kept = Vec::new();
-    for column in places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor()) {
+    let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
+    let kept = |column: &[ScenePoint]| {
         let by = |better: fn(f64, f64) -> bool| {
             (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best }).unwrap_or(0)
         };
-        let mut chosen = [0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1];
-        chosen.sort_unstable();
-        for (i, which) in chosen.iter().enumerate() {
-            if i == 0 || chosen[i - 1] != *which {
-                kept.push(column[*which]);
-            }
-        }
-    }
-    kept
+        let chosen = BTreeSet::from([0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1]);
+        chosen.into_iter().map(|which| column[which]).collect::<Vec<_>>()
+    };
+    columns.flat_map(kept).collect()
 }
 
 /// A variant.
