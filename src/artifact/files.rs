@@ -108,7 +108,8 @@ pub fn write_run(
             screen(&table, width)
         }
     };
-    let (files, _) = finish(target, grid, outcome, false, &results, files, &staging, started)?;
+    let run = FinishedRun { target, grid, outcome, started };
+    let (files, _) = run.finish(false, &results, files, &staging)?;
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
@@ -122,28 +123,69 @@ fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<
     ])
 }
 
-/// Writes what lies beside a table or figure, and last the record of all files; all of them.
-#[allow(clippy::too_many_arguments, reason = "what a record is made of")]
-pub(super) fn finish(
-    target: &ResultsFolder,
-    grid: &Grid,
-    outcome: &GridOutcome,
-    gated: bool,
-    results: &Results,
-    mut files: Vec<PathBuf>,
-    staging: &Draft,
-    started: SystemTime,
-) -> Result<(Vec<PathBuf>, Provenance)> {
-    files.extend(write_tasks(staging.path(), grid, outcome)?);
-    files.extend(write_forms(staging.path(), &target.description().name, grid, outcome)?);
-    files.extend(write_channels(staging.path(), &outcome.cells)?);
-    files.extend(write_latencies(staging.path(), &outcome.cells)?);
-    let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
-    files.push(stored.write(staging.path())?);
-    let record = provenance(target, grid, outcome, results.protocols.clone(), &files, started)?;
-    record.write(staging.path())?;
-    files.push(staging.path().join(Provenance::FILE));
-    Ok((files, record))
+/// A grid that ran: what a record is made of.
+pub(super) struct FinishedRun<'a> {
+    pub(super) target: &'a ResultsFolder,
+    pub(super) grid: &'a Grid,
+    pub(super) outcome: &'a GridOutcome,
+    pub(super) started: SystemTime,
+}
+
+/// All files, and the record of them.
+type Recorded = (Vec<PathBuf>, Provenance);
+
+impl FinishedRun<'_> {
+    /// Writes what lies beside a table or figure, and last the record of all files; all of them.
+    pub(super) fn finish(
+        &self,
+        gated: bool,
+        results: &Results,
+        files: Vec<PathBuf>,
+        draft: &Draft,
+    ) -> Result<Recorded> {
+        let (mut files, folder, Self { target, grid, outcome, .. }) = (files, draft.path(), self);
+        files.extend(write_tasks(folder, grid, outcome)?);
+        files.extend(write_forms(folder, &target.description().name, grid, outcome)?);
+        files.extend(write_channels(folder, &outcome.cells)?);
+        files.extend(write_latencies(folder, &outcome.cells)?);
+        let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
+        files.push(stored.write(folder)?);
+        let kept = (results.protocols.clone(), cells_json(outcome, target.records())?);
+        self.record(kept, files, folder)
+    }
+
+    /// Writes the record of a run whose protocols and cells are kept, and of the files that show it.
+    pub(super) fn record(
+        &self,
+        (protocols, cells): (Vec<Protocol>, Value),
+        mut files: Vec<PathBuf>,
+        folder: &Path,
+    ) -> Result<Recorded> {
+        let Self { target, grid, outcome, started } = *self;
+        let record = Provenance {
+            ghostlab: env!("CARGO_PKG_VERSION").to_string(),
+            crates: crate_versions(),
+            commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
+            dirty: env!("GHOSTLAB_DIRTY") == "true",
+            command: machine::command(),
+            description: target.description().clone(),
+            recorded: target.records(),
+            grid: grid.resolved()?,
+            protocols,
+            inputs: outcome.inputs.clone(),
+            seeds: seeds(grid),
+            engines: outcome.engines.clone(),
+            machine: Machine::this(),
+            peak_memory_bytes: machine::peak_memory(),
+            files: hashes(&files)?,
+            started: utc(started),
+            finished: utc(SystemTime::now()),
+            cells,
+        };
+        record.write(folder)?;
+        files.push(folder.join(Provenance::FILE));
+        Ok((files, record))
+    }
 }
 
 /// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
@@ -167,49 +209,6 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
     }
     let documents = tasks.then(|| write_documents(folder, &answers)).transpose()?;
     Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
-}
-
-/// The record of a grid's outcome and the files that show it.
-pub(super) fn provenance(
-    target: &ResultsFolder,
-    grid: &Grid,
-    outcome: &GridOutcome,
-    protocols: Vec<Protocol>,
-    files: &[PathBuf],
-    started: SystemTime,
-) -> Result<Provenance> {
-    Ok(Provenance {
-        ghostlab: env!("CARGO_PKG_VERSION").to_string(),
-        crates: crate_versions(),
-        commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
-        dirty: env!("GHOSTLAB_DIRTY") == "true",
-        command: machine::command(),
-        description: target.description().clone(),
-        recorded: target.records(),
-        grid: grid.resolved()?,
-        protocols,
-        inputs: outcome.inputs.clone(),
-        seeds: seeds(grid),
-        engines: outcome.engines.clone(),
-        machine: Machine::this(),
-        peak_memory_bytes: machine::peak_memory(),
-        files: hashes(files)?,
-        started: utc(started),
-        finished: utc(SystemTime::now()),
-        cells: cells_json(outcome, target.records())?,
-    })
-}
-
-/// The record of an artifact's races: what is known of their cells stands in their report.
-pub(super) fn of_races(
-    target: &ResultsFolder,
-    grid: &Grid,
-    dense: &GridOutcome,
-    files: &[PathBuf],
-    started: SystemTime,
-) -> Result<Provenance> {
-    let record = provenance(target, grid, dense, Vec::new(), files, started)?;
-    Ok(Provenance { cells: json!([]), ..record })
 }
 
 fn seeds(grid: &Grid) -> Vec<u64> {

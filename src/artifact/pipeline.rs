@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::comparison::{Gate, GateFailure, beside_paper, stopped_by, with_stopped};
 use super::draw::{draw, losses};
 use super::figure::Drawing;
-use super::files::{files_beside, finish, run_notes, unmade};
+use super::files::{FinishedRun, files_beside, run_notes, unmade};
 use super::folder::{Published, ResultsFolder};
 use super::layout::{layout, noted};
 use super::lists::{self, NameList};
@@ -148,8 +148,8 @@ pub fn make(
     let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
-    let (files, record) =
-        finish(target, grid, &outcome, matches!(gated, Gated::Yes(_)), &results, files, &staging, started)?;
+    let run = FinishedRun { target, grid, outcome: &outcome, started };
+    let (files, record) = run.finish(matches!(gated, Gated::Yes(_)), &results, files, &staging)?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
         let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);

@@ -4,10 +4,12 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use serde_json::json;
+
 use super::Artifact;
 use super::catalogue::printed;
 use super::figure::{Axis, Dot, Drawing, Figure, Pareto, Plot, Surroundings, Width};
-use super::files::of_races;
+use super::files::FinishedRun;
 use super::folder::{Published, ResultsFolder};
 use super::page_part::{PagePart, raced_sheet};
 use super::paper::backbone_label;
@@ -174,9 +176,9 @@ impl<'a> Raced<'a> {
             files.push(put(&staging.path().join(name), &bytes)?);
         }
         files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
-        let record = of_races(target, self.grid, dense, &files, started)?;
-        record.write(staging.path())?;
-        files.push(staging.path().join(Provenance::FILE));
+        // What is known of the cells stands in their report.
+        let run = FinishedRun { target, grid: self.grid, outcome: dense, started };
+        let (files, _) = run.record((Vec::new(), json!([])), files, staging.path())?;
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
             raced_sheet(artifact, profile, &table, self.notes(), dense).write(staging.path())?;

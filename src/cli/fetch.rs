@@ -51,6 +51,9 @@ pub(super) struct Arguments {
     place: StoreArgs,
 }
 
+/// What pins what was asked for.
+const AGAIN: &str = "the same command with --lock";
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut wants: BTreeMap<PathBuf, Vec<Want>> = BTreeMap::new();
     for target in &arguments.targets {
@@ -83,12 +86,29 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         told.files.extend(hub_files(&plan));
         if arguments.dry_run {
             show_listed(&plan, &hub);
-            tell_unpinned(&plan, lock_file, "the same command with --lock");
-        } else if let Some(failed) =
-            fetched(&hub, &plan, lock_file, store.as_ref(), (arguments.events, &mut told), &stop)?
-        {
-            code = failed;
+            tell_unpinned(&plan, lock_file, AGAIN);
+            continue;
         }
+        let clock = Instant::now();
+        // With a store it is remembered: the run that follows need not hash it again.
+        let fetched = hub.fetch(&plan, Some(&work::hash(store.as_ref())), &*reporter, &stop);
+        drop(reporter);
+        let fetched = fetched?;
+        note!(
+            "{} files fetched ({} in {}), {} were cached; they are in {}",
+            fetched.brought,
+            bytes(fetched.bytes),
+            seconds(clock.elapsed().as_secs_f64()),
+            fetched.cached,
+            hub.cache().root().display()
+        );
+        tell_unpinned(&plan, lock_file, AGAIN);
+        (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
+        for (file, error) in &fetched.failures {
+            eprintln!("{file}: {error}");
+            told.failures.push(Refused::new(file.to_string(), error));
+        }
+        code = fetched.failures.first().map_or(code, |(_, error)| ExitCode::from(error.exit_code()));
     }
     if !arguments.events {
         answer::show(told, Answer::Fetch, |_| {})?;
@@ -160,39 +180,6 @@ fn named(target: &str, files: &[String]) -> Result<Want> {
             .found("none")
             .hint("`*` is any part of a name, `**` any folders; --dry-run lists what a pattern means")),
     }
-}
-
-/// Brings what a plan lacks; the exit code where something did not come.
-fn fetched(
-    hub: &Hub,
-    plan: &Plan,
-    lock_file: &Path,
-    store: Option<&Store>,
-    (events, told): (bool, &mut Fetched),
-    stop: &AtomicBool,
-) -> Result<Option<ExitCode>> {
-    let clock = Instant::now();
-    let reporter = progress::fetch_reporter(events);
-    // With a store it is remembered: the run that follows need not hash it again.
-    let fetched = hub.fetch(plan, Some(&work::hash(store)), &*reporter, stop);
-    drop(reporter);
-    let fetched = fetched?;
-    let time = clock.elapsed().as_secs_f64();
-    note!(
-        "{} files fetched ({} in {}), {} were cached; they are in {}",
-        fetched.brought,
-        bytes(fetched.bytes),
-        seconds(time),
-        fetched.cached,
-        hub.cache().root().display()
-    );
-    tell_unpinned(plan, lock_file, "the same command with --lock");
-    (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
-    for (file, error) in &fetched.failures {
-        eprintln!("{file}: {error}");
-        told.failures.push(Refused::new(file.to_string(), error));
-    }
-    Ok(fetched.failures.first().map(|(_, error)| ExitCode::from(error.exit_code())))
 }
 
 /// Says which repositories were taken as they are today, and what pins them.

@@ -149,6 +149,6 @@ fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&S
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let (state, reasons) = (StoreState::read(&plan, store), Reasons::new(store, &plan));
-    let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store)?);
+    let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store));
     Ok(counts.trim_end().to_owned())
 }

@@ -74,7 +74,63 @@ impl Checks {
             if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
                 self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
             }
-            numbers.into_iter().for_each(|number| items(recorded, number, scores, how, self));
+            numbers.into_iter().for_each(|number| self.items(recorded, number, scores, how));
+        }
+    }
+
+    fn items(&mut self, recorded: &Recorded, number: &StoredNumber, scores: &SampledScores, how: (Tolerance, bool)) {
+        let (of, own_engine) = how;
+        // What a perplexity may be apart as a part of it, its logarithm may be apart as a number: nats per token.
+        let per_token = of.perplexity.ln_1p();
+        let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
+        match &scores.items {
+            SampledItems::Windows(windows) => {
+                let losses = number.losses.as_deref().unwrap_or_default();
+                for &(place, found) in windows {
+                    let at = || at(format!("window {place}"));
+                    match losses.get(place) {
+                        Some(&loss) => self.windows.number(at, loss, found, per_token),
+                        None => self.windows.lack(at(), "its loss in the record"),
+                    }
+                }
+            }
+            SampledItems::Defined(of_metrics) => {
+                let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
+                match of_metrics.get(metric) {
+                    Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut self.documents),
+                    Some(DefinedItems::Losses { items, aggregation, units }) => {
+                        losses(number, items, per_token, &mut self.choices);
+                        let recorded = number.losses.as_deref().unwrap_or_default();
+                        if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
+                            let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
+                            let what = || at("by its documents' log-likelihoods".to_owned());
+                            self.choices.number(what, value, of_items, ROUNDING * of_items.abs());
+                        }
+                    }
+                    None => {}
+                }
+            }
+            SampledItems::Documents(documents, kind) => {
+                let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
+                let own =
+                    recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
+                for &(place, ref document) in documents {
+                    let found = document.right(*kind);
+                    match right.get(place) {
+                        Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
+                            self.documents.agree(0.0);
+                        }
+                        Some(&bit) => {
+                            let at = at(format!("document {place} of those that are scored"));
+                            self.documents.differ(at, [word(bit == '1'), word(found)], None);
+                        }
+                        None => self.documents.lack(at(format!("document {place}")), "its answer in the record"),
+                    }
+                    if let Some(known) = own.and_then(|own| own.get(place)) {
+                        choices(known, document, per_token, &|what| at(what), &mut self.choices);
+                    }
+                }
+            }
         }
     }
 
@@ -130,67 +186,6 @@ fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], of:
             None => check.agree((one.boundary_mae - numbers.boundary_mae).abs()),
             Some((what, one, two, _)) => {
                 check.differ(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));
-            }
-        }
-    }
-}
-
-fn items(
-    recorded: &Recorded,
-    number: &StoredNumber,
-    scores: &SampledScores,
-    (of, own_engine): (Tolerance, bool),
-    checks: &mut Checks,
-) {
-    // What a perplexity may be apart as a part of it, its logarithm may be apart as a number: nats per token.
-    let per_token = of.perplexity.ln_1p();
-    let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
-    match &scores.items {
-        SampledItems::Windows(windows) => {
-            let losses = number.losses.as_deref().unwrap_or_default();
-            for &(place, found) in windows {
-                let at = || at(format!("window {place}"));
-                match losses.get(place) {
-                    Some(&loss) => checks.windows.number(at, loss, found, per_token),
-                    None => checks.windows.lack(at(), "its loss in the record"),
-                }
-            }
-        }
-        SampledItems::Defined(of_metrics) => {
-            let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
-            match of_metrics.get(metric) {
-                Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut checks.documents),
-                Some(DefinedItems::Losses { items, aggregation, units }) => {
-                    losses(number, items, per_token, &mut checks.choices);
-                    let recorded = number.losses.as_deref().unwrap_or_default();
-                    if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
-                        let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
-                        let what = || at("by its documents' log-likelihoods".to_owned());
-                        checks.choices.number(what, value, of_items, ROUNDING * of_items.abs());
-                    }
-                }
-                None => {}
-            }
-        }
-        SampledItems::Documents(documents, kind) => {
-            let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
-            let own =
-                recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
-            for &(place, ref document) in documents {
-                let found = document.right(*kind);
-                match right.get(place) {
-                    Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
-                        checks.documents.agree(0.0);
-                    }
-                    Some(&bit) => {
-                        let at = at(format!("document {place} of those that are scored"));
-                        checks.documents.differ(at, [word(bit == '1'), word(found)], None);
-                    }
-                    None => checks.documents.lack(at(format!("document {place}")), "its answer in the record"),
-                }
-                if let Some(known) = own.and_then(|own| own.get(place)) {
-                    choices(known, document, per_token, &|what| at(what), &mut checks.choices);
-                }
             }
         }
     }

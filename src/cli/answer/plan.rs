@@ -257,10 +257,8 @@ impl GridPlan {
         let Preflight { state, estimate } = found;
         let reasons = Reasons::new(store, plan);
         let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
-        let mut jobs_left = Vec::new();
-        for backbone in plan.backbones.iter().filter(|_| !left.is_empty()) {
-            jobs(plan, backbone, state, store, &mut jobs_left)?;
-        }
+        let jobs_left = plan.backbones.iter().filter(|_| !left.is_empty());
+        let jobs_left = jobs_left.flat_map(|backbone| jobs(plan, backbone, state, store)).collect();
         let to_run = left.iter().map(|(backbone, variant)| CellToRun {
             cell: grid.cells[variant.cell].to_string(),
             missing: missing(backbone, variant, state, &reasons),
@@ -283,7 +281,7 @@ impl GridPlan {
             profile: grid.profile.clone(),
             cells: grid.cells.len(),
             cells_complete: grid.cells.len() - left.len(),
-            artifacts: artifacts(plan, state, &reasons, store)?,
+            artifacts: artifacts(plan, state, &reasons, store),
             jobs: jobs_left,
             cells_to_run: to_run.collect(),
             cost: cost(estimate, plan, store),
@@ -293,15 +291,7 @@ impl GridPlan {
 }
 
 /// How the artifacts of each kind stand, and why what is missing is.
-///
-/// # Errors
-/// A criterion that cannot be built.
-pub(crate) fn artifacts(
-    plan: &Plan<'_>,
-    state: &StoreState,
-    reasons: &Reasons,
-    store: &Store,
-) -> Result<Vec<ArtifactCount>> {
+pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     for key in plan.keys() {
         by_kind.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
@@ -333,17 +323,12 @@ pub(crate) fn artifacts(
         let (kind, to_make) = ("trials".to_owned(), needed - stored);
         counts.push(ArtifactCount { kind, needed, stored, to_make, reasons: Vec::new() });
     }
-    Ok(counts)
+    counts
 }
 
 /// The jobs of one backbone, in the order in which they run.
-fn jobs(
-    plan: &Plan<'_>,
-    backbone: &BackbonePlan,
-    state: &StoreState,
-    store: &Store,
-    jobs: &mut Vec<PlannedJob>,
-) -> Result<()> {
+fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Vec<PlannedJob> {
+    let mut jobs = Vec::new();
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
     let name = || backbone.name.clone();
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
@@ -378,7 +363,7 @@ fn jobs(
             jobs.push(PlannedJob::Time { backbone: name(), prompt, cells });
         }
     }
-    Ok(())
+    jobs
 }
 
 impl fmt::Display for PlannedJob {
