@@ -16,28 +16,6 @@ use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Measurement, distinct, factors};
 use crate::{criterion, recovery};
 
-/// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
-///
-/// # Errors
-/// A grid without any cell that the figure could show, or with two that nothing in it tells apart.
-pub(super) fn draw(
-    description: &Description,
-    entry: &FigureEntry,
-    outcome: &GridOutcome,
-    numbers: &[Arc<Measurement>],
-) -> Result<Vec<(String, Drawing)>> {
-    let drawer = Drawer { description, entry, outcome, numbers };
-    drawer.one_in_each_place()?;
-    let backbones = drawer.backbones();
-    match entry.kind {
-        FigureKind::Bars => Ok(vec![(String::new(), drawer.bars().draw()?)]),
-        FigureKind::Shares => Ok(vec![(String::new(), drawer.shares().draw()?)]),
-        FigureKind::Channels => each(&backbones, |backbone| Ok(drawer.channels(backbone))),
-        FigureKind::Depths => each(&backbones, |backbone| Ok(drawer.depths(backbone))),
-        FigureKind::Layers => each(&backbones, |backbone| drawer.layers(backbone)),
-    }
-}
-
 /// A drawing of each backbone, by its name where there are several.
 fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
     let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
@@ -112,14 +90,31 @@ const LOSS_POINTS: usize = 64;
 /// What the error of a point is, and why points of one depth do not stand above each other.
 const WHISKERS: &str = "Whiskers with caps: one standard error up and down; a short one ends within its point. Points of one depth are moved apart.";
 
-struct Drawer<'a> {
-    description: &'a Description,
-    entry: &'a FigureEntry,
-    outcome: &'a GridOutcome,
-    numbers: &'a [Arc<Measurement>],
+/// What a figure is drawn from.
+pub(super) struct Drawer<'a> {
+    pub(super) description: &'a Description,
+    pub(super) entry: &'a FigureEntry,
+    pub(super) outcome: &'a GridOutcome,
+    pub(super) numbers: &'a [Arc<Measurement>],
 }
 
 impl Drawer<'_> {
+    /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
+    ///
+    /// # Errors
+    /// A grid without any cell that the figure could show, or with two that nothing in it tells apart.
+    pub(super) fn draw(&self) -> Result<Vec<(String, Drawing)>> {
+        self.one_in_each_place()?;
+        let backbones = self.backbones();
+        match self.entry.kind {
+            FigureKind::Bars => Ok(vec![(String::new(), self.bars().draw()?)]),
+            FigureKind::Shares => Ok(vec![(String::new(), self.shares().draw()?)]),
+            FigureKind::Channels => each(&backbones, |backbone| Ok(self.channels(backbone))),
+            FigureKind::Depths => each(&backbones, |backbone| Ok(self.depths(backbone))),
+            FigureKind::Layers => each(&backbones, |backbone| self.layers(backbone)),
+        }
+    }
+
     fn backbones(&self) -> Vec<String> {
         distinct(self.numbers.iter().map(|number| &number.record.condition.backbone))
     }

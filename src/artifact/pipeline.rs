@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use super::comparison::{Gate, GateFailure, beside_paper, stopped_by, with_stopped};
-use super::draw::{draw, losses};
+use super::draw::{Drawer, losses};
 use super::figure::Drawing;
 use super::files::{FinishedRun, files_beside, run_notes, unmade};
 use super::folder::{Published, ResultsFolder};
@@ -244,20 +244,20 @@ fn figures(
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
     let (mut files, mut figures) = (Vec::new(), Vec::new());
+    let (all, name) = (results.measurements(), artifact.name.clone());
     let (of, drawings) = match &description.figure {
-        Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements())?),
-        None => (format!("{}-losses", artifact.name), losses(&description.title, outcome)?),
+        Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
+        None => (format!("{name}-losses"), losses(&description.title, outcome)?),
     };
     if let Some(figure) = &description.figure {
         let shown = |number: &&Measurement| figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric);
-        let all = results.measurements();
         let numbers: Vec<&Measurement> = all.iter().map(AsRef::as_ref).filter(shown).collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));
         write_csv(&path, &drawn_frame(&artifact.name, profile, &numbers)?)?;
         files.push(path);
     }
     let over = description.table.as_ref().filter(|table| table.over.is_some());
-    let dots = over.map(|table| dots(&description.title, table, &results.measurements())).transpose()?.flatten();
+    let dots = over.map(|table| dots(&description.title, table, &all)).transpose()?.flatten();
     if let Some(drawing) = dots {
         files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });

@@ -198,7 +198,14 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     };
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) =
         entries.into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
-    let mut clearing = Clearing::of(&store, used.len(), &going, &left, &programs);
+    let mut clearing = Clearing {
+        store: store.root().display().to_string(),
+        in_use: used.len(),
+        going: KindSum::of(&going),
+        dead_drafts: Files::of(left.iter().map(|draft| draft.bytes)),
+        programs: Files::of(programs.iter().map(|program| program.bytes)),
+        deleted: false,
+    };
     let nothing = going.is_empty() && left.is_empty() && programs.is_empty();
     if !answer::json() {
         to_delete(&clearing);

@@ -14,7 +14,7 @@ use super::out::{bytes, seconds};
 use crate::error::{Error, Result, nearest};
 use crate::exec::RunSettings;
 use crate::grid::{Cell, Grid};
-use crate::plan::{Plan, Reason, Reasons, StoreState};
+use crate::plan::{Plan, Reason};
 use crate::stage::selection;
 use ghostlab_store::Key;
 
@@ -46,14 +46,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     let Some((plan, cell)) = found else { return Err(Error::bad_input("the grid has no cells")) };
-    let (grid, index) = (plan.grid, cell?);
-    let (state, reasons) = (StoreState::read(&plan, &store), Reasons::new(&store, &plan));
-    let Some((backbone, variant)) = plan.variants().find(|(_, variant)| variant.cell == index) else {
-        return Err(Error::job("a cell is not planned").at(grid.cells[index].to_string()));
+    let index = cell?;
+    let Some(planned) = plan.variants().find(|(_, variant)| variant.cell == index) else {
+        return Err(Error::job("a cell is not planned").at(plan.grid.cells[index].to_string()));
     };
-    let cell = grid.cells[index].to_string();
-    let explanation = Explanation::of(cell, backbone, variant, &state, &reasons, &store);
-    answer::show(explanation, Answer::Explain, text)
+    answer::show(Explanation::of(&plan, planned, &store), Answer::Explain, text)
 }
 
 fn text(of: &Explanation) {

@@ -107,14 +107,16 @@ pub(super) fn candidates(
         let near = if near.is_empty() { left_out.iter().take(3).map(|of| of.reason.clone()).collect() } else { near };
         let found =
             if near.is_empty() { "no pruned cell".to_owned() } else { format!("the nearest: {}", near.join("; ")) };
-        return Err(Error::bad_input("no candidate meets the budget")
-            .at(grid.file.display().to_string())
-            .expected(budget.to_string())
-            .found(found)
-            .hint("other depths, or a budget that asks for less"));
+        return Err(none_meets("no candidate meets the budget", grid, budget, &found));
     }
     left_out.extend(nearest.into_iter().map(|(_, of)| of));
     Ok((taken, left_out))
+}
+
+/// No candidate is left.
+pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
+    let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
+    error.found(found).hint("other depths, or a budget that asks for less")
 }
 
 /// Leaves out what is deeper than another cell of its kind, both within the budget.

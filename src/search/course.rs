@@ -1,10 +1,10 @@
 //! A search: candidates, rounds, what is measured of the survivors; and the judgement: winner, runner-up, plain removal and the dense
 //! backbone on items that the race never saw.
 
-use super::candidates::{Racer, candidates, solved, winner};
+use super::candidates::{Racer, candidates, none_meets, solved, winner};
 use super::laboratory::{
-    Gains, Laboratory, Stratum, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed, times, took,
-    tracks,
+    Gains, Laboratory, Stratum, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed, times,
+    took, tracks,
 };
 use super::race::{judge, mean_of_means};
 use super::route::{Route, layers};
@@ -37,11 +37,12 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     let mut racers = solved(grid, spec, lab, cells, dense_time, &mut left_out)?;
     if racers.is_empty() {
         let reasons: Vec<String> = left_out.iter().take(3).map(|of| format!("{}: {}", of.cell, of.reason)).collect();
-        return Err(Error::bad_input("no candidate meets the budget once it is repaired")
-            .at(grid.file.display().to_string())
-            .expected(spec.budget.to_string())
-            .found(reasons.join("; "))
-            .hint("other depths, or a budget that asks for less"));
+        return Err(none_meets(
+            "no candidate meets the budget once it is repaired",
+            grid,
+            &spec.budget,
+            &reasons.join("; "),
+        ));
     }
     racers.iter_mut().for_each(|of| of.gains = no_gains(&tracks));
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;

@@ -115,7 +115,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    fn of(sizes: impl Iterator<Item = u64>) -> Self {
+    pub(crate) fn of(sizes: impl Iterator<Item = u64>) -> Self {
         sizes.fold(Self::default(), |sum, bytes| Self { count: sum.count + 1, bytes: sum.bytes + bytes })
     }
 }
@@ -253,21 +253,6 @@ pub(crate) struct Clearing {
     pub(crate) programs: Files,
     /// Whether it was deleted. Without `--yes` nothing is, and nobody is asked.
     pub(crate) deleted: bool,
-}
-
-impl Clearing {
-    pub(crate) fn of(
-        store: &Store,
-        in_use: usize,
-        going: &[InventoryItem],
-        left: &[LeftDraft],
-        programs: &[FrozenProgram],
-    ) -> Self {
-        let dead_drafts = Files::of(left.iter().map(|draft| draft.bytes));
-        let programs = Files::of(programs.iter().map(|program| program.bytes));
-        let store = store.root().display().to_string();
-        Self { store, in_use, going: KindSum::of(going), dead_drafts, programs, deleted: false }
-    }
 }
 
 /// Where an artifact lies.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cluster::{JobEnd, Queue, QueuedJob, Submission};
 use crate::exec::Overview;
-use crate::plan::{BackbonePlan, ObjectState, Reason, Reasons, StoreState, Variant};
+use crate::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
 
@@ -175,16 +175,10 @@ pub(crate) struct Creation {
 }
 
 impl Explanation {
-    pub(crate) fn of(
-        cell: String,
-        backbone: &BackbonePlan,
-        variant: &Variant,
-        state: &StoreState,
-        reasons: &Reasons,
-        store: &Store,
-    ) -> Self {
+    pub(crate) fn of(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
+        let (state, reasons) = (StoreState::read(plan, store), Reasons::new(store, plan));
         let mut artifacts = Vec::new();
-        let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, state, reasons, store));
+        let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, &state, &reasons, store));
         for (job, words, key) in backbone.parts(variant) {
             if let Some((tokens, key)) = (words.reads)(backbone, variant, job.place) {
                 add(tokens, &key);
@@ -195,7 +189,7 @@ impl Explanation {
         let selection = variant.selection.as_ref().and_then(|key| state.selection(key));
         let (name, folder) = (backbone.name.clone(), backbone.folder.clone());
         Self {
-            cell,
+            cell: plan.grid.cells[variant.cell].to_string(),
             backbone: ExplainedBackbone { name, folder, content: backbone.content.clone() },
             removed_layers: selection.map(|selection| selection.removed.clone()),
             artifacts,
