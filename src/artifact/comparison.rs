@@ -256,9 +256,7 @@ pub(super) fn differences(of: &Measurement) -> Vec<String> {
     if let Some(calibrated) = &of.setup.calibration {
         other_calibration(calibrated, of.setup.told.contains(factors::OPERATOR_SEQUENCES), &mut found);
     }
-    let mut seen = BTreeSet::new();
-    found.retain(|text| seen.insert(text.clone()));
-    found
+    distinct(&found)
 }
 
 /// Options of its methods that are not those that a grid's silence means, which are the paper's. What a number's condition

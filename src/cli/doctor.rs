@@ -1,5 +1,6 @@
 //! `ghostlab doctor`: what is there, what is lacking, and what to do about it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -86,16 +87,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Err(error.expected("the folder of a model, or a .gguf file"));
     }
     let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
-    let mut seen: Vec<(&'static str, String)> = Vec::new();
-    for of in &needs {
-        for need in &of.needs {
-            let key = (need.kind.word(), need.name.clone());
-            if !seen.contains(&key) {
-                seen.push(key);
-                lines.push(input(need, of, store));
-            }
-        }
-    }
+    let mut seen = BTreeSet::new();
+    let all = needs.iter().flat_map(|of| of.needs.iter().map(move |need| (need, of)));
+    let each = all.filter(|(need, _)| seen.insert((need.kind.word(), &need.name)));
+    lines.extend(each.map(|(need, of)| input(need, of, store)));
     let settings = HubSettings::from_env();
     match &settings {
         Ok(settings) => {

@@ -56,10 +56,7 @@ pub(super) struct SharedEntries {
 impl SharedEntries {
     /// Those of a profile, or of the one that a model's entry names.
     pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
-        let profile = match profile {
-            Some(profile) => Some(profile.clone()),
-            None => own_profile(model)?,
-        };
+        let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
     }
 
@@ -163,15 +160,15 @@ impl SharedEntries {
 }
 
 /// The profile that the model's entry in `backbones/` names: the entry of that name, or the one whose folder it is.
-fn own_profile(model: &str) -> Result<Option<String>> {
-    let Ok(folder) = home::experiments(None) else { return Ok(None) };
+fn own_profile(model: &str) -> Option<String> {
+    let folder = home::experiments(None).ok()?;
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     let is_it = |of: &BackboneFile| {
         of.name == model || of.path.as_deref().and_then(whole).is_some_and(|path| whole(Path::new(model)) == Some(path))
     };
     // What is wrong with an entry that is not meant is for who means it.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
-    Ok(entries.into_iter().find(is_it).and_then(|of| of.profile))
+    entries.into_iter().find(is_it)?.profile
 }
 
 /// Whether an entry of that name is found.

@@ -114,6 +114,12 @@ fn before(work: &Work) -> String {
     )
 }
 
+/// A folder for a while.
+fn scratch(name: &str) -> Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix(&format!("ghostlab-{name}-")).tempdir();
+    folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
+}
+
 /// An archive as a folder for a while, and what its own list says of its entries; none of a folder.
 fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
@@ -122,8 +128,7 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     let failed = |error: std::io::Error| Error::io("read", path, &error);
     let file = regular::open(path)?;
     let bytes = file.metadata().map_err(failed)?.len();
-    let folder = tempfile::Builder::new().prefix("ghostlab-record-").tempdir();
-    let folder = folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
+    let folder = scratch("record")?;
     let unpacked = archive::unpack(file, bytes, folder.path()).map_err(|error| error.at(path.display().to_string()))?;
     Ok(Some((folder, FolderCheck::of_archive(path, &unpacked))))
 }
@@ -135,8 +140,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let unpacked = unpacked(&arguments.folder)?;
     let root = unpacked.as_ref().map_or(arguments.folder.as_path(), |(folder, _)| folder.path());
     let folders = verify::folders(root)?;
-    let scratch = tempfile::Builder::new().prefix("ghostlab-verify-").tempdir();
-    let scratch = scratch.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
+    let scratch = scratch("verify")?;
     let store = Store::open(scratch.path(), stage::WORDS)?;
     let (reporter, stop) = (progress::reporter(false), stop::on_ctrl_c(stop::AFTER_BATCH)?);
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;

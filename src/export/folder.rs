@@ -3,13 +3,13 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::MadeCell;
+use super::{MadeCell, goes_on};
 use crate::checkpoint::{self, INDEX, MODELING, trimmed};
 use crate::corpus;
 use crate::error::{Error, Result};
@@ -132,13 +132,7 @@ pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
 fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &AtomicBool) -> Result<()> {
     let MadeCell { layout, backbone, result, .. } = made;
     let (config, source) = (&backbone.config, &backbone.folder);
-    let files = layout.write(draft, form.shard, &mut |_| {
-        fault::here("export");
-        match stop.load(Relaxed) {
-            true => Err(Error::interrupted("stopped; nothing was left of the folder")),
-            false => Ok(()),
-        }
-    })?;
+    let files = layout.write(draft, form.shard, &mut |_| goes_on(stop, "folder"))?;
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
     }

@@ -165,17 +165,10 @@ impl Exporter<'_> {
             let text = GgufText { name: result.cell.to_string(), entries };
             let (bytes, parameters) = (layout.gguf_bytes(numbers), layout.parameters());
             enough_room(path.parent().unwrap_or(Path::new(".")), bytes)?;
-            let stopped = |_| match self.stop.load(Relaxed) {
-                true => Err(Error::interrupted("stopped; nothing was left of the file")),
-                false => Ok(()),
-            };
             let write = || {
                 write_atomically(path, |file| {
                     let mut out = BufWriter::new(file);
-                    let mut wrote = |bytes| {
-                        fault::here("export");
-                        stopped(bytes)
-                    };
+                    let mut wrote = |_| goes_on(self.stop, "file");
                     layout.write_gguf(config, numbers, &text, path, &mut out, &mut wrote)?;
                     out.flush().map_err(|error| Error::io("write", path, &error))
                 })
@@ -183,6 +176,15 @@ impl Exporter<'_> {
             inputs.guarded(&[&backbone.folder], write)?;
             Ok((Exported { folder: path.to_owned(), bytes, parameters, needs_code: false }, notes.clone()))
         })
+    }
+}
+
+/// What is asked whenever something was written of a `file` or `folder`.
+fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
+    fault::here("export");
+    match stop.load(Relaxed) {
+        true => Err(Error::interrupted(format!("stopped; nothing was left of the {what}"))),
+        false => Ok(()),
     }
 }
 

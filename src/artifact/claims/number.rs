@@ -4,8 +4,9 @@
 //! numbers were there.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::ops::{Mul, Sub};
+
+use crate::results::distinct;
 
 /// A number and what it was made of, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`; or why it is not known.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,10 +156,8 @@ impl ClaimCheck {
             (Judgement::Fails, _) | (_, Judgement::Fails) => both(Judgement::Fails),
             (Judgement::Holds, Judgement::Holds) => both(Judgement::Holds),
             (Judgement::Unknown, Judgement::Unknown) => {
-                let mut reasons: Vec<&str> = self.shown.split("; ").chain(other.shown.split("; ")).collect();
-                let mut seen = BTreeSet::new();
-                reasons.retain(|reason| seen.insert(*reason));
-                Self::unknown(reasons.join("; "))
+                let reasons: Vec<&str> = self.shown.split("; ").chain(other.shown.split("; ")).collect();
+                Self::unknown(distinct(&reasons).join("; "))
             }
             (Judgement::Unknown, _) => self,
             (_, Judgement::Unknown) => other,
