@@ -57,6 +57,11 @@ fn beginning(current: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<Co
     names.into_iter().filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
 }
 
+fn both(mut first: Vec<CompletionCandidate>, second: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
+    first.extend(second);
+    first
+}
+
 /// Words that are known beforehand.
 pub(super) fn words(words: &'static [&'static str]) -> ArgValueCompleter {
     completer(move |current| beginning(current, words.iter().map(|word| (*word).to_owned())))
@@ -74,7 +79,7 @@ fn artifacts_like(current: &OsStr, with_grid: bool) -> Vec<CompletionCandidate> 
 }
 
 fn artifacts_or_all(current: &OsStr) -> Vec<CompletionCandidate> {
-    [artifacts_like(current, false), beginning(current, ["all".to_owned()])].concat()
+    both(artifacts_like(current, false), beginning(current, ["all".to_owned()]))
 }
 
 /// YAML files, and folders on the way to them.
@@ -85,7 +90,7 @@ fn grid_files(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Grids: files, and artifacts by their names.
 pub(super) fn grids() -> ArgValueCompleter {
-    completer(|current| [artifacts_like(current, true), grid_files(current)].concat())
+    completer(|current| both(artifacts_like(current, true), grid_files(current)))
 }
 
 /// Artifacts, and `all` of them.
@@ -95,7 +100,7 @@ pub(super) fn artifacts() -> ArgValueCompleter {
 
 /// Artifacts, `all` of them, and grid files.
 pub(super) fn targets() -> ArgValueCompleter {
-    completer(|current| [artifacts_or_all(current), grid_files(current)].concat())
+    completer(|current| both(artifacts_or_all(current), grid_files(current)))
 }
 
 /// The files that the line is about: its grid, or those of its artifacts.
@@ -170,7 +175,7 @@ pub(super) fn results() -> ArgValueCompleter {
         let inner =
             folders_in(&root).into_iter().flat_map(|folder| [vec![folder.clone()], folders_in(&folder)].concat());
         let known = inner.filter(is_run).filter_map(|folder| folder.into_os_string().into_string().ok());
-        [beginning(current, known), PathCompleter::dir().complete(current)].concat()
+        both(beginning(current, known), PathCompleter::dir().complete(current))
     })
 }
 
@@ -201,19 +206,19 @@ pub(super) fn submissions() -> ArgValueCompleter {
 
 /// Models: names in `backbones/`, and folders.
 pub(super) fn models() -> ArgValueCompleter {
-    completer(|current| [named(EntryKind::Backbone, current), PathCompleter::dir().complete(current)].concat())
+    completer(|current| both(named(EntryKind::Backbone, current), PathCompleter::dir().complete(current)))
 }
 
 /// Texts: names in `corpora/`, and files.
 pub(super) fn texts() -> ArgValueCompleter {
-    completer(|current| [named(EntryKind::Corpus, current), PathCompleter::any().complete(current)].concat())
+    completer(|current| both(named(EntryKind::Corpus, current), PathCompleter::any().complete(current)))
 }
 
 /// Tasks by name, and their files.
 pub(super) fn tasks() -> ArgValueCompleter {
     completer(|current| {
         let known = beginning(current, crate::grid::tasks().into_iter().map(str::to_owned));
-        [known, PathCompleter::any().complete(current)].concat()
+        both(known, PathCompleter::any().complete(current))
     })
 }
 

@@ -275,7 +275,7 @@ macro_rules! entries {
     };
 }
 
-const TASKS: [(&str, &str); 9] = entries!(
+const KNOWN_TASKS: [(&str, &str); 9] = entries!(
     "tasks",
     "arc_easy",
     "arc_challenge",
@@ -287,13 +287,13 @@ const TASKS: [(&str, &str); 9] = entries!(
     "copa",
     "race"
 );
-const TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
+const KNOWN_TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
 
 /// The entry of a text or task as a grid has it, without a file of this machine; none for a name that is not known.
 pub(super) fn known_data(kind: EntryKind, name: &str) -> Option<Value> {
     let all = match kind {
-        EntryKind::Task => &TASKS[..],
-        EntryKind::Corpus => &TEXTS,
+        EntryKind::Task => &KNOWN_TASKS[..],
+        EntryKind::Corpus => &KNOWN_TEXTS,
         _ => return None,
     };
     let (_, text) = all.iter().find(|(known, _)| *known == name)?;
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn every_entry_says_where_it_lies_on_the_hub() {
-        for (kind, all) in [(EntryKind::Task, &TASKS[..]), (EntryKind::Corpus, &TEXTS)] {
+        for (kind, all) in [(EntryKind::Task, &KNOWN_TASKS[..]), (EntryKind::Corpus, &KNOWN_TEXTS)] {
             for (name, _) in all {
                 let entry = known_data(kind, name).unwrap();
                 assert!(entry["hub"].is_string() && entry["path"].is_null(), "{name}: {entry}");

@@ -15,7 +15,7 @@ use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
 use super::out::{self, seconds};
 use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
-use super::{candidates, fetch, out, progress, report, search, stop};
+use super::{candidates, fetch, progress, report, search, stop};
 use crate::artifact::{
     self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, claims, contents,
 };

@@ -147,7 +147,7 @@ impl Starter {
     ///
     /// # Errors
     /// A template that does not fit, which is a fault of the program.
-    pub(super) fn text(&self, models: &[Model], target: &Path) -> Result<String> {
+    fn text(&self, models: &[Model], target: &Path) -> Result<String> {
         let path = |path: &Path| quoted(&relative(path, target));
         let model = |of: &Model| {
             let depths: Vec<String> = of.depths.iter().map(ToString::to_string).collect();

@@ -153,7 +153,7 @@ struct ClaimEntry {
     only: Option<String>,
 }
 
-static CLAIMS: LazyLock<Vec<Claim>> = LazyLock::new(|| {
+static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
     let sentences: Vec<Sentence> = match serde_saphyr::from_str(include_str!("claims.yaml")) {
         Ok(sentences) => sentences,
         Err(error) => unreachable!("claims.yaml is a part of the program: {error}"),
@@ -163,7 +163,7 @@ static CLAIMS: LazyLock<Vec<Claim>> = LazyLock::new(|| {
 
 /// All claims, in the order of the paper.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
-    CLAIMS.iter()
+    ALL.iter()
 }
 
 impl Sentence {

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
+use super::font;
 use super::frame::{Frame, FramePlan, Key, Surroundings, Width};
 use super::palette::{self, FAINT};
 use super::scene::{Scene, ScenePoint};
-use super::{font, palette};
 use crate::error::{Error, Result};
 use crate::results::grouped;
 use crate::style::{Dash, Marker};
@@ -242,8 +242,11 @@ impl Pareto {
     /// # Errors
     /// When no dot has two numbers that can be drawn.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
-        let seen = |dot| Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, size(dot.error)));
-        let seen: Vec<(&Dot, f64, f64, f64)> = self.dots.iter().filter_map(seen).collect();
+        let seen: Vec<(&Dot, f64, f64, f64)> = self
+            .dots
+            .iter()
+            .filter_map(|dot| Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, size(dot.error))))
+            .collect();
         let xs = Range::of(seen.iter().map(|(_, x, ..)| *x), self.x.scale);
         let ys = Range::of(seen.iter().flat_map(|(_, _, y, error)| [y - error, y + error]), self.y.scale);
         let (Some(xs), Some(ys)) = (xs, ys) else {
