@@ -277,6 +277,9 @@ mod tests {
 
 #[cfg(test)]
 mod calibration_tests {
+    use super::*;
+    use crate::artifact::audit::AuditColumns;
+    use crate::artifact::audit::paper_test::entries;
 
     fn found(own: &str) -> Vec<Finding> {
         let row = |table, calibration: &str, perplexity| {

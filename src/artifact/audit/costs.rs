@@ -102,6 +102,9 @@ mod tests {
 
 #[cfg(test)]
 mod memory_tests {
+    use super::*;
+    use crate::artifact::audit::AuditColumns;
+    use crate::artifact::audit::paper_test::entries;
 
     fn found(own: &str) -> usize {
         let bare = entries("t", "llama-3.1-8b,32,7,sleb,none,false,c4", &[("peak_memory_percent", "81.6")]);

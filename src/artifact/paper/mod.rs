@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn every_backbone_of_the_tables_has_a_label_and_there_are_no_others() {
         let shown: BTreeSet<String> =
-            super::super::all().unwrap().into_iter().map(|number| number.record.condition.backbone).collect();
+            super::all().unwrap().into_iter().map(|number| number.record.condition.backbone).collect();
         assert_eq!(shown, LABELS.iter().map(|(name, _)| (*name).to_owned()).collect());
         assert_eq!((backbone_label("qwen-3-14b"), backbone_label("tiny-llama")), ("Qwen-3-14B", "tiny-llama"));
     }
