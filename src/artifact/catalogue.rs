@@ -141,10 +141,8 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     })?;
     let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
-    let mut all = Vec::new();
-    for file in &files {
-        all.extend(Artifact::read(file)?);
-    }
+    let described = files.iter().filter_map(|file| Artifact::read(file).transpose());
+    let mut all = described.collect::<Result<Vec<_>>>()?;
     all.sort_by_key(|artifact| order(&artifact.name));
     Ok(all)
 }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::grid::TableEntry;
 use crate::metric::{self, Metric};
 use crate::results::record::{DENSE, Record};
-use crate::results::{Measurement, Sample, distinct};
+use crate::results::{Measurement, Sample, distinct, grouped};
 use crate::{criterion, recovery};
 
 /// One cut of a backbone under one criterion.
@@ -151,17 +151,12 @@ fn called(recovery: &str, criterion: &str) -> String {
 /// `Ghost Layer (Ours) under 5 of 5 seeds`
 fn first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for seed in &seeds {
+    let best = |seed: &u64| {
         let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));
-        let best = known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best });
-        let Some((name, _)) = best else { continue };
-        match counts.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((name, 1)),
-        }
-    }
-    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let said = counts.iter().map(|(name, count)| format!("{} under {count}", called(name, criterion)));
+        known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best })
+    };
+    let mut counts = grouped(seeds.iter().filter_map(best));
+    counts.sort_by_key(|(_, won)| std::cmp::Reverse(won.len()));
+    let said = counts.iter().map(|(name, won)| format!("{} under {}", called(name, criterion), won.len()));
     format!("{} of {} seeds", said.collect::<Vec<_>>().join(", "), seeds.len())
 }

@@ -44,10 +44,7 @@ pub(super) enum Command {
 
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let Command::Pack { folders, to, license, force } = command;
-    let mut all = Vec::new();
-    for folder in folders {
-        all.extend(verify::folders(folder)?);
-    }
+    let all = folders.iter().map(|folder| verify::folders(folder)).collect::<Result<Vec<_>>>()?.concat();
     let inputs = all.iter().map(|folder| Input::new("a results folder", folder)).collect();
     let file = OutputFile { path: to, inputs, force: *force, is_ours };
     file.check()?;

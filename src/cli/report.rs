@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
-    let WrittenPage { page, .. } = write(&results, &reports, arguments.record)?;
+    let (page, _) = write(&results, &reports, arguments.record)?;
     answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))
 }
 
@@ -73,13 +73,6 @@ pub(super) fn check(reports: &Path) -> Result<()> {
     output(&reports.join(HERE)).check(&[PAGE.to_owned()])
 }
 
-/// The page that was written.
-pub(super) struct WrittenPage {
-    pub(super) page: PathBuf,
-    /// Whether something was left out, and told.
-    pub(super) left_out: bool,
-}
-
 /// What the page is made of in the results' folders, by path: as far as it can be read.
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
@@ -102,8 +95,9 @@ pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
 }
 
 /// Writes the page from everything that lies in the results' folders; what is left out is told. The recorded run has a page
-/// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it.
-pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<WrittenPage> {
+/// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it. The page, and
+/// whether something was left out.
+pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let (mut sheets, mut left_out, mut shown) = (Vec::new(), Vec::new(), Vec::new());
     // A list has no record, and is the program's own.
     let kept = |folder: &PathBuf| Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file();
@@ -139,25 +133,17 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         }
     }
     if has_recorded && !record && shown.iter().all(kept) {
-        return Ok(WrittenPage { page, left_out: false });
+        return Ok((page, false));
     }
     for (folder, reason) in &left_out {
         note!("not on the page: {folder}: {reason}");
     }
     sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), order(&sheet.artifact.name)));
     let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
-    let mut cells = BTreeMap::new();
-    let mut artifacts = Vec::new();
-    for sheet in sheets {
-        let (artifact, notes) = own_keys(sheet);
-        artifacts.push(artifact);
-        cells.extend(notes);
-    }
-    let mut rows = Vec::new();
+    let (artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
     // Lists have no profile, and nothing to judge.
-    for profile in profiles.iter().filter(|profile| !profile.is_empty()) {
-        rows.extend(claims::judged_in(&folders, profile)?.iter().map(claims::row));
-    }
+    let judged = profiles.iter().filter(|profile| !profile.is_empty());
+    let judged = judged.map(|profile| claims::judged_in(&folders, profile)).collect::<Result<Vec<_>>>()?;
     let (made, program) = match record {
         true => last_made(&shown)?,
         false => (utc(SystemTime::now()), machine::program()),
@@ -177,10 +163,10 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         .trim_end()
         .to_owned(),
         artifacts,
-        claims: rows,
+        claims: judged.iter().flatten().map(claims::row).collect(),
         findings: findings()?,
         left_out,
-        cells,
+        cells: notes.into_iter().flatten().collect(),
     };
     let text = page::render(&page)? + if record { RECORDED } else { "" };
     if record {
@@ -189,7 +175,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         note!("recorded: {} artifacts, {}, and their page, {}", sizes.len(), bytes(all), bytes(page));
     }
     output(&reports).put(&[(PAGE.to_owned(), text.into_bytes())])?;
-    Ok(WrittenPage { page: reports.join(PAGE), left_out: is_part })
+    Ok((reports.join(PAGE), is_part))
 }
 
 /// Bytes of the files of a folder that a repository keeps.

@@ -201,7 +201,7 @@ impl Call<'_> {
             return Ok(done);
         }
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
-        let report::WrittenPage { page, left_out } = report::write(results, reports, arguments.record)?;
+        let (page, left_out) = report::write(results, reports, arguments.record)?;
         let done = (claims, page);
         // What is left out is told each time.
         if let Some(finished) = finished().filter(|_| !left_out) {

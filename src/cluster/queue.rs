@@ -162,15 +162,12 @@ fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, S
     let (sender, receiver) = mpsc::channel();
     // Of its own, so that a command that hangs with its pipes open keeps nobody.
     std::thread::spawn(move || {
-        let read = |pipe: Option<&mut dyn Read>| {
+        fn read(pipe: Option<impl Read>) -> String {
             let mut text = Vec::new();
-            pipe.map(|pipe| pipe.read_to_end(&mut text));
+            pipe.map(|mut pipe| pipe.read_to_end(&mut text));
             String::from_utf8_lossy(&text).into_owned()
-        };
-        let (mut out, mut err) = (out, err);
-        let said = read(out.as_mut().map(|pipe| pipe as &mut dyn Read));
-        let told = read(err.as_mut().map(|pipe| pipe as &mut dyn Read));
-        sender.send((said, told)).ok();
+        }
+        sender.send((read(out), read(err))).ok();
     });
     let Ok((said, told)) = receiver.recv_timeout(within) else {
         child.kill().ok();
