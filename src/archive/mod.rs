@@ -8,18 +8,21 @@
 //! | `NAME/PROFILE/…` | a results folder: what its own list of hashes names, and that list |
 
 mod metadata;
-mod pack;
-mod packed_folder;
 mod unpack;
 
-pub use pack::{Packed, pack};
 pub use unpack::{Altered, Unpacked, unpack};
 
-use std::path::{Component, Path};
+use std::collections::BTreeSet;
+use std::io::{Cursor, Write};
+use std::path::{Component, Path, PathBuf};
+
+use metadata::{PackedFile, PackedFolder, metadata, read};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use crate::error::{Error, Result};
 use crate::files::output::Manifest;
-use crate::files::regular;
+use crate::files::{regular, sha256};
 
 pub const METADATA: &str = "ro-crate-metadata.json";
 pub const MANIFEST: &str = "manifest-sha256.txt";
@@ -59,4 +62,72 @@ pub fn is_inside(name: &str) -> bool {
         // A drive, where there are such.
         && name.as_bytes().get(1) != Some(&b':')
         && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// An archive.
+#[derive(Debug)]
+pub struct Packed {
+    pub bytes: Vec<u8>,
+    /// Its folders, as they are called in it.
+    pub folders: Vec<String>,
+    /// All its entries.
+    pub entries: usize,
+    /// Files that the folders list and do not hold, as a record may.
+    pub left_out: usize,
+}
+
+/// An archive of results folders. `license` says under what they may be used: an address, or words.
+///
+/// # Errors
+/// A folder without numbers or record; a file that is not as the run wrote it.
+pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
+    let mut left_out = 0;
+    let mut packed = folders.iter().map(|folder| read(folder, &mut left_out)).collect::<Result<Vec<_>>>()?;
+    packed.sort_by(|one, other| one.name.cmp(&other.name));
+    let names: BTreeSet<&str> = packed.iter().map(|folder| folder.name.as_str()).collect();
+    if let Some(twice) = packed.windows(2).find(|two| two[0].name == two[1].name) {
+        return Err(Error::bad_input("two results folders have one name")
+            .at(twice[0].name.clone())
+            .expected("each artifact and profile once")
+            .found(format!("{} folders of {} names", packed.len(), names.len()))
+            .hint("pack them into a file each"));
+    }
+    let all =
+        packed.iter().flat_map(|of| of.files.iter().map(move |file| (format!("{}/{}", of.name, file.name), file)));
+    let all: Vec<(String, &PackedFile)> = all.collect();
+    // What a line of it has beside a name: 64 digits, two blanks and its end.
+    let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
+    let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
+    let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));
+    let manifest: String =
+        [format!("{}  {METADATA}\n", sha256::of_bytes(&metadata))].into_iter().chain(hashes).collect();
+    let titles = packed.iter().map(|folder| folder.name.clone()).collect();
+    let mut entries = vec![(METADATA.to_owned(), metadata.into_bytes()), (MANIFEST.to_owned(), manifest.into_bytes())];
+    for PackedFolder { name, files, .. } in packed {
+        // A folder that is described has an entry of its own.
+        entries.push((format!("{name}/"), Vec::new()));
+        entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
+    }
+    let bytes =
+        zipped(&entries).map_err(|error| Error::job("an archive cannot be written").found(error.to_string()))?;
+    Ok(Packed { bytes, folders: titles, entries: entries.len(), left_out })
+}
+
+/// Entries in their order, with no trace of when and where.
+fn zipped(entries: &[(String, Vec<u8>)]) -> zip::result::ZipResult<Vec<u8>> {
+    let mut to = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in entries {
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .last_modified_time(DateTime::default())
+            .unix_permissions(0o644)
+            .large_file(u32::try_from(bytes.len()).is_err());
+        if name.ends_with('/') {
+            to.add_directory(name.as_str(), options.unix_permissions(0o755))?;
+            continue;
+        }
+        to.start_file(name.as_str(), options)?;
+        to.write_all(bytes)?;
+    }
+    Ok(to.finish()?.into_inner())
 }

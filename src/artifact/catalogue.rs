@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::artifact::paper;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
 use crate::metric::{Metric, Of};
 use crate::results::stem;
@@ -141,10 +141,8 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     })?;
     let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
-    let mut all = Vec::new();
-    for file in &files {
-        all.extend(Artifact::read(file)?);
-    }
+    let described = files.iter().filter_map(|file| Artifact::read(file).transpose());
+    let mut all = described.collect::<Result<Vec<_>>>()?;
     all.sort_by_key(|artifact| order(&artifact.name));
     Ok(all)
 }
@@ -162,14 +160,9 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         let known =
             |artifact: &&Artifact| same(&artifact.name) || artifact.description.also.as_deref().is_some_and(same);
         all.iter().find(known).ok_or_else(|| {
-            let known: Vec<&str> = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]).collect();
-            let error = Error::bad_input(format!("unknown artifact `{name}`"))
-                .expected(format!("one of {}", known.join(", ")))
-                .found(format!("`{name}`"));
-            match nearest(name, known) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error.hint("`ghostlab reproduce` without arguments lists them"),
-            }
+            let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
+            let error = Error::bad_input(format!("unknown artifact `{name}`"));
+            error.hint("`ghostlab reproduce` without arguments lists them").none_of(name, known)
         })
     };
     names.iter().map(find).collect()

@@ -16,31 +16,10 @@ use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Measurement, distinct, factors};
 use crate::{criterion, recovery};
 
-/// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
-///
-/// # Errors
-/// A grid without any cell that the figure could show, or with two that nothing in it tells apart.
-pub(super) fn draw(
-    description: &Description,
-    entry: &FigureEntry,
-    outcome: &GridOutcome,
-    numbers: &[Arc<Measurement>],
-) -> Result<Vec<(String, Drawing)>> {
-    let drawer = Drawer { description, entry, outcome, numbers };
-    drawer.one_in_each_place()?;
-    let backbones = drawer.backbones();
-    let each = |of: &dyn Fn(&str) -> Result<Figure>| -> Result<Vec<(String, Figure)>> {
-        let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
-        backbones.iter().map(|backbone| Ok((name(backbone), of(backbone)?))).collect()
-    };
-    let figures = match entry.kind {
-        FigureKind::Bars => vec![(String::new(), drawer.bars())],
-        FigureKind::Shares => vec![(String::new(), drawer.shares())],
-        FigureKind::Channels => each(&|backbone| Ok(drawer.channels(backbone)))?,
-        FigureKind::Depths => each(&|backbone| Ok(drawer.depths(backbone)))?,
-        FigureKind::Layers => each(&|backbone| drawer.layers(backbone))?,
-    };
-    figures.into_iter().map(|(name, figure)| Ok((name, figure.draw()?))).collect()
+/// A drawing of each backbone, by its name where there are several.
+fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
+    let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
+    backbones.iter().map(|backbone| Ok((name(backbone), figure(backbone)?.draw()?))).collect()
 }
 
 /// The losses of the trainings of each backbone over their steps, one drawing a backbone; none where nothing was trained.
@@ -77,10 +56,9 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
             lines: own.into_iter().zip(labels).map(line).collect(),
             levels: Vec::new(),
         });
-        Figure { around, plot }
+        Ok(Figure { around, plot })
     };
-    let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
-    backbones.iter().map(|backbone| Ok((name(backbone), curves(backbone).draw()?))).collect()
+    each(&backbones, curves)
 }
 
 fn recovery_of(cell: &Cell) -> &str {
@@ -112,14 +90,31 @@ const LOSS_POINTS: usize = 64;
 /// What the error of a point is, and why points of one depth do not stand above each other.
 const WHISKERS: &str = "Whiskers with caps: one standard error up and down; a short one ends within its point. Points of one depth are moved apart.";
 
-struct Drawer<'a> {
-    description: &'a Description,
-    entry: &'a FigureEntry,
-    outcome: &'a GridOutcome,
-    numbers: &'a [Arc<Measurement>],
+/// What a figure is drawn from.
+pub(super) struct Drawer<'a> {
+    pub(super) description: &'a Description,
+    pub(super) entry: &'a FigureEntry,
+    pub(super) outcome: &'a GridOutcome,
+    pub(super) numbers: &'a [Arc<Measurement>],
 }
 
 impl Drawer<'_> {
+    /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
+    ///
+    /// # Errors
+    /// A grid without any cell that the figure could show, or with two that nothing in it tells apart.
+    pub(super) fn draw(&self) -> Result<Vec<(String, Drawing)>> {
+        self.one_in_each_place()?;
+        let backbones = self.backbones();
+        match self.entry.kind {
+            FigureKind::Bars => Ok(vec![(String::new(), self.bars().draw()?)]),
+            FigureKind::Shares => Ok(vec![(String::new(), self.shares().draw()?)]),
+            FigureKind::Channels => each(&backbones, |backbone| Ok(self.channels(backbone))),
+            FigureKind::Depths => each(&backbones, |backbone| Ok(self.depths(backbone))),
+            FigureKind::Layers => each(&backbones, |backbone| self.layers(backbone)),
+        }
+    }
+
     fn backbones(&self) -> Vec<String> {
         distinct(self.numbers.iter().map(|number| &number.record.condition.backbone))
     }
@@ -209,9 +204,8 @@ impl Drawer<'_> {
             let is_shown =
                 of.criterion != DENSE && recoveries.contains(&of.recovery) && shown.contains(&metric.as_str());
             let depth = matches!(self.entry.kind, FigureKind::Depths).then_some(of.depth);
-            if let Some(other) =
-                is_shown.then(|| places.insert((&of.backbone, &of.recovery, metric, depth), number)).flatten()
-            {
+            let place = (&of.backbone, &of.recovery, metric, depth);
+            if let Some(other) = is_shown.then(|| places.insert(place, number)).flatten() {
                 return Err(two_in_one_place(&other.cell, &number.cell));
             }
         }
@@ -227,11 +221,8 @@ impl Drawer<'_> {
                 && of.condition.recovery == recovery
                 && of.condition.criterion != DENSE
         };
-        let found = self.numbers.iter().find(fits);
-        BarValue {
-            value: found.and_then(|number| number.record.value),
-            error: found.and_then(|number| number.record.error),
-        }
+        let of = |number: &Arc<Measurement>| BarValue { value: number.record.value, error: number.record.error };
+        self.numbers.iter().find(fits).map_or_else(BarValue::default, of)
     }
 
     fn bars(&self) -> Figure {
@@ -302,33 +293,23 @@ impl Drawer<'_> {
 
     fn depths(&self, backbone: &str) -> Figure {
         let metric = self.entry.metrics.first().cloned().unwrap_or_default();
-        let own = || {
-            self.numbers
-                .iter()
-                .filter(|number| number.record.condition.backbone == backbone && number.record.metric == metric)
-        };
+        let records = || self.numbers.iter().map(|number| &number.record);
+        let own = || records().filter(|of| of.condition.backbone == backbone && of.metric == metric);
         let line = |recovery: &String| {
-            let mut points: Vec<Point> = own()
-                .filter(|number| number.record.condition.depth > 0 && number.record.condition.recovery == *recovery)
-                .map(|number| Point {
-                    x: number.record.condition.depth as f64,
-                    y: number.record.value,
-                    error: number.record.error,
-                })
-                .collect();
+            let point = |of: &Record| Point { x: of.condition.depth as f64, y: of.value, error: of.error };
+            let pruned = own().filter(|of| of.condition.depth > 0 && of.condition.recovery == *recovery);
+            let mut points: Vec<Point> = pruned.map(point).collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
             Line { method: recovery.clone(), label: recovery::label(recovery).to_owned(), points }
         };
-        let has_errors = own().any(|number| number.record.error.is_some());
-        let dense = own().find(|number| number.record.condition.depth == 0).and_then(|number| number.record.value);
+        let has_errors = own().any(|of| of.error.is_some());
+        let dense = own().find(|of| of.condition.depth == 0).and_then(|of| of.value);
+        let level = |value| Level { method: DENSE.into(), label: criterion::DENSE.label.into(), value };
         let plot = Plot::Curves(Curves {
             x: Axis { label: "Layers removed".into(), ..Axis::default() },
             y: self.axis(),
             lines: self.recoveries().iter().map(line).collect(),
-            levels: dense
-                .map(|value| Level { method: DENSE.into(), label: criterion::DENSE.label.into(), value })
-                .into_iter()
-                .collect(),
+            levels: dense.map(level).into_iter().collect(),
         });
         let note = if has_errors { WHISKERS } else { "" };
         self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)

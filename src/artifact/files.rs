@@ -1,19 +1,23 @@
 //! What every run leaves beside its tables: each choice of each document, accuracies for other tools, the errors of each
 //! channel, the numbers, and the record of how they were made.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use serde_json::{Value, json};
+
 use super::folder::ResultsFolder;
-use super::provenance;
-use crate::error::Result;
-use crate::exec::GridOutcome;
+use crate::clock::utc;
+use crate::error::{Error, Result};
+use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::files::output::Draft;
+use crate::files::sha256;
 use crate::grid::{Grid, Over};
-use crate::machine;
+use crate::machine::{self, Machine};
 use crate::plan::warnings;
 use crate::results::{
-    CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results,
+    CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
     StoredResults, Table, collect, engine_notes, latency_notes, latex, long, markdown, put, rounding_notes, run_frame,
     screen, wide, with_definitions, write_channels, write_documents, write_forms, write_frame, write_latencies,
     write_lm_eval,
@@ -104,7 +108,8 @@ pub fn write_run(
             screen(&table, width)
         }
     };
-    let (files, _) = finish(target, grid, outcome, false, &results, files, &staging, started)?;
+    let run = FinishedRun { target, grid, outcome, started };
+    let (files, _) = run.finish(false, &results, files, &staging)?;
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
@@ -118,28 +123,69 @@ fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<
     ])
 }
 
-/// Writes what lies beside a table or figure, and last the record of all files; all of them.
-#[allow(clippy::too_many_arguments, reason = "what a record is made of")]
-pub(super) fn finish(
-    target: &ResultsFolder,
-    grid: &Grid,
-    outcome: &GridOutcome,
-    gated: bool,
-    results: &Results,
-    mut files: Vec<PathBuf>,
-    staging: &Draft,
-    started: SystemTime,
-) -> Result<(Vec<PathBuf>, Provenance)> {
-    files.extend(write_tasks(staging.path(), grid, outcome)?);
-    files.extend(write_forms(staging.path(), &target.description().name, grid, outcome)?);
-    files.extend(write_channels(staging.path(), &outcome.cells)?);
-    files.extend(write_latencies(staging.path(), &outcome.cells)?);
-    let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
-    files.push(stored.write(staging.path())?);
-    let record = provenance::provenance(target, grid, outcome, results.protocols.clone(), &files, started)?;
-    record.write(staging.path())?;
-    files.push(staging.path().join(Provenance::FILE));
-    Ok((files, record))
+/// A grid that ran: what a record is made of.
+pub(super) struct FinishedRun<'a> {
+    pub(super) target: &'a ResultsFolder,
+    pub(super) grid: &'a Grid,
+    pub(super) outcome: &'a GridOutcome,
+    pub(super) started: SystemTime,
+}
+
+/// All files, and the record of them.
+type Recorded = (Vec<PathBuf>, Provenance);
+
+impl FinishedRun<'_> {
+    /// Writes what lies beside a table or figure, and last the record of all files; all of them.
+    pub(super) fn finish(
+        &self,
+        gated: bool,
+        results: &Results,
+        files: Vec<PathBuf>,
+        draft: &Draft,
+    ) -> Result<Recorded> {
+        let (mut files, folder, Self { target, grid, outcome, .. }) = (files, draft.path(), self);
+        files.extend(write_tasks(folder, grid, outcome)?);
+        files.extend(write_forms(folder, &target.description().name, grid, outcome)?);
+        files.extend(write_channels(folder, &outcome.cells)?);
+        files.extend(write_latencies(folder, &outcome.cells)?);
+        let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
+        files.push(stored.write(folder)?);
+        let kept = (results.protocols.clone(), cells_json(outcome, target.records())?);
+        self.record(kept, files, folder)
+    }
+
+    /// Writes the record of a run whose protocols and cells are kept, and of the files that show it.
+    pub(super) fn record(
+        &self,
+        (protocols, cells): (Vec<Protocol>, Value),
+        mut files: Vec<PathBuf>,
+        folder: &Path,
+    ) -> Result<Recorded> {
+        let Self { target, grid, outcome, started } = *self;
+        let record = Provenance {
+            ghostlab: env!("CARGO_PKG_VERSION").to_string(),
+            crates: crate_versions(),
+            commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
+            dirty: env!("GHOSTLAB_DIRTY") == "true",
+            command: machine::command(),
+            description: target.description().clone(),
+            recorded: target.records(),
+            grid: grid.resolved()?,
+            protocols,
+            inputs: outcome.inputs.clone(),
+            seeds: seeds(grid),
+            engines: outcome.engines.clone(),
+            machine: Machine::this(),
+            peak_memory_bytes: machine::peak_memory(),
+            files: hashes(&files)?,
+            started: utc(started),
+            finished: utc(SystemTime::now()),
+            cells,
+        };
+        record.write(folder)?;
+        files.push(folder.join(Provenance::FILE));
+        Ok((files, record))
+    }
 }
 
 /// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
@@ -163,4 +209,70 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
     }
     let documents = tasks.then(|| write_documents(folder, &answers)).transpose()?;
     Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
+}
+
+fn seeds(grid: &Grid) -> Vec<u64> {
+    let seeds = grid.cells.iter().filter_map(|cell| Some(cell.calibration.as_ref()?.seed));
+    seeds.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// SHA-256 of the written files, by name; folders of files are left out.
+fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+    let hash = |file: &PathBuf| {
+        let (hash, _) = sha256::of_file(file).map_err(|error| Error::io("read", file, &error))?;
+        Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
+    };
+    files.iter().filter(|file| file.is_file()).map(hash).collect()
+}
+
+/// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own, and
+/// without what follows from their other numbers. Of what a recorded one was made from only the keys are kept, by
+/// kind: who made it is said of the whole run.
+fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
+    let cell = |result: &CellResult| {
+        let mut cell = serde_json::to_value(result).map_err(|error| {
+            Error::job("a cell has no JSON form").at(result.cell.to_string()).found(error.to_string())
+        })?;
+        for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
+            boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
+        }
+        cell["tasks"] = tasks(result);
+        if recorded {
+            let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for part in cell["made_from"].as_array().into_iter().flatten() {
+                let of = |name: &str| part[name].as_str().unwrap_or_default();
+                keys.entry(of("kind")).or_default().push(of("key"));
+            }
+            cell["made_from"] = json!(keys);
+        }
+        Ok(cell)
+    };
+    outcome.cells.iter().map(cell).collect()
+}
+
+/// Both accuracies of each task, and how often something went wrong. What is scored stands in the protocols, standard errors
+/// follow from accuracy and documents.
+fn tasks(result: &CellResult) -> Value {
+    let task = |scores: &TaskScores| {
+        let of = &scores.result;
+        let mut task = json!({"acc": of.acc.value, "acc_norm": of.acc_norm.value});
+        for (name, count) in [("non_finite", of.non_finite), ("unanswered", of.unanswered), ("truncated", of.truncated)]
+        {
+            if count > 0 {
+                task[name] = json!(count);
+            }
+        }
+        (scores.label.clone(), task)
+    };
+    result.scored().map(task).collect()
+}
+
+/// The versions, from the lock file, of the crates whose code makes numbers.
+fn crate_versions() -> BTreeMap<String, String> {
+    const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
+    let value = |line: &str| line.split('"').nth(1).map(str::to_string);
+    let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();
+    let pairs = lines.windows(2).filter(|pair| pair[0].starts_with("name = ") && pair[1].starts_with("version = "));
+    let pairs = pairs.filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)));
+    pairs.filter(|(name, _)| NUMERIC.contains(&name.as_str())).collect()
 }

@@ -187,12 +187,10 @@ impl ResultsFolder {
     /// As [`Draft::publish`]; a record that would tell whose machine made it.
     pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<Published> {
         let staged = draft.path().to_owned();
-        let in_place = |folder: &Path| {
-            files
-                .iter()
-                .map(|file| file.strip_prefix(&staged).map_or_else(|_| file.clone(), |name| folder.join(name)))
-                .collect()
+        let own = |file: &PathBuf, folder: &Path| {
+            file.strip_prefix(&staged).map_or_else(|_| file.clone(), |name| folder.join(name))
         };
+        let in_place = |folder: &Path| files.iter().map(|file| own(file, folder)).collect();
         let plain = self.path();
         if self.records() {
             recorded::impersonal(&staged)?;

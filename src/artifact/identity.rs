@@ -56,11 +56,12 @@ fn mark(
     (lock, fetch, hash): (&Lock, &str, HashOf<'_>),
 ) -> Result<()> {
     let Some(hub) = hub else { return Ok(()) };
-    hub.pinned = match lock.get(&hub.want.source) {
-        Some(pinned) => as_pinned(hub, path, &files()?, pinned, hash)
-            .map_err(|error| error.hint(format!("`{fetch}` brings it anew")))?,
-        None => false,
+    let Some(pinned) = lock.get(&hub.want.source) else {
+        hub.pinned = false;
+        return Ok(());
     };
+    let held = as_pinned(hub, path, &files()?, pinned, hash);
+    hub.pinned = held.map_err(|error| error.hint(format!("`{fetch}` brings it anew")))?;
     Ok(())
 }
 
@@ -88,24 +89,17 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     }
     let paper = paper::all()?;
     let lock = Lock::read(&grid.lock_file)?;
+    let unpinned =
+        format!("is not pinned in {}, so that nobody knows whose weights these are", grid.lock_file.display());
     for (name, backbone) in &mut grid.backbones {
-        let Some(layers) =
-            paper.iter().map(|entry| &entry.record.condition).find(|of| of.backbone == *name).map(|of| of.layers)
-        else {
-            continue;
-        };
+        let of_paper = paper.iter().map(|entry| &entry.record.condition).find(|of| of.backbone == *name);
+        let Some(&Condition { layers, .. }) = of_paper else { continue };
         if backbone.layers != layers {
-            let (expected, found) = (format!("{layers} layers"), format!("{} layers", backbone.layers));
-            return Err(another(name, &backbone.path).expected(expected).found(found));
+            return Err(unlike(name, &backbone.path, [layers, backbone.layers]));
         }
-        let pinned = backbone.hub.as_ref().and_then(|hub| lock.get(&hub.want.source));
-        match pinned {
+        match backbone.hub.as_ref().and_then(|hub| lock.get(&hub.want.source)) {
             Some(pinned) => held_against(name, &backbone.path, pinned, hash)?,
-            None => {
-                let lock = grid.lock_file.display();
-                backbone.unidentified =
-                    Some(format!("{name} is not pinned in {lock}, so that nobody knows whose weights these are"));
-            }
+            None => backbone.unidentified = Some(format!("{name} {unpinned}")),
         }
     }
     hold(grid, hash)
@@ -163,8 +157,7 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<Exa
         let named = |of: &&Condition| around.profile() == Some(PROFILE) && of.backbone == need.name;
         let of_paper = paper.iter().map(|entry| &entry.record.condition).find(named);
         if let Some(of) = of_paper.filter(|of| of.layers != config.layers) {
-            let (expected, found) = (format!("{} layers", of.layers), format!("{} layers", config.layers));
-            return Err(another(&need.name, &path).expected(expected).found(found));
+            return Err(unlike(&need.name, &path, [of.layers, config.layers]));
         }
         if let (Some(pinned), Some(_)) = (pinned, of_paper) {
             held_against(&need.name, &path, pinned, hash)?;
@@ -225,6 +218,11 @@ fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRep
 pub fn weight_bytes(folder: &Path) -> Option<u64> {
     let files = Weights::files(folder).ok()?;
     Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum())
+}
+
+fn unlike(name: &str, path: &Path, layers: [usize; 2]) -> Error {
+    let [expected, found] = layers.map(|count| format!("{count} layers"));
+    another(name, path).expected(expected).found(found)
 }
 
 fn another(name: &str, path: &Path) -> Error {

@@ -91,7 +91,7 @@ pub(super) fn layout(
     let laid = Table {
         title: description.title.clone(),
         caption: description.caption.clone().unwrap_or_default(),
-        lead: table.lead.iter().map(|lead| TableLead::text(head(*lead)).kind(kind(*lead))).collect(),
+        lead: table.lead.iter().map(head).collect(),
         groups,
         columns: columns.into_iter().map(|placed| placed.column).collect(),
         rows: rows.into_iter().map(|laid| laid.row).collect(),
@@ -199,31 +199,16 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
 /// Words for rows that would be called alike: the fewest settings that tell them apart, behind the last of their words.
 fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
     // Beside several criteria a recovery stands below the row of the criterion that it repairs, where there is one.
-    let headed: Vec<(usize, usize, String)> = rows
-        .iter()
-        .filter(|of| of.is(recovery::NONE))
-        .map(|of| (of.row.backbone, of.row.block, of.criterion()))
-        .collect();
-    let below = |of: &Laid| {
-        let head = (of.row.backbone, of.row.block, of.criterion());
-        (table.across_depths && headed.contains(&head)).then_some(head)
-    };
+    let head = |of: &Laid| (of.row.backbone, of.row.block, of.first.record.condition.criterion.clone());
+    let bare = |of: &&Laid| of.first.record.condition.recovery == recovery::NONE;
+    let headed: Vec<_> = rows.iter().filter(bare).map(head).collect();
+    let below = |of: &Laid| Some(head(of)).filter(|head| table.across_depths && headed.contains(head));
     let called: Vec<_> = rows.iter().map(|of| (of.row.lead.clone(), below(of))).collect();
     let words = factors::besides(&called, &rows.iter().map(|of| &*of.first.setup.variant).collect::<Vec<_>>());
     for (of, words) in rows.iter_mut().zip(words).filter(|(_, words)| !words.is_empty()) {
         if let Some(last) = of.row.lead.last_mut() {
             *last = format!("{last}, {words}");
         }
-    }
-}
-
-impl Laid {
-    fn criterion(&self) -> String {
-        self.first.record.condition.criterion.clone()
-    }
-
-    fn is(&self, recovery: &str) -> bool {
-        self.first.record.condition.recovery == recovery
     }
 }
 
@@ -254,9 +239,8 @@ fn find<'n>(
     depth: Option<usize>,
     dense: bool,
 ) -> Result<Option<&'n Arc<Measurement>>> {
-    let of_depth =
-        |number: &&Arc<Measurement>| dense || column.group.is_none() || Some(number.record.condition.depth) == depth;
-    let own = || row.iter().copied().filter(of_depth);
+    let any = dense || column.group.is_none();
+    let own = || row.iter().copied().filter(|number| any || Some(number.record.condition.depth) == depth);
     let fits = |number: &&Arc<Measurement>| {
         number.metric.id == column.column.metric.id && column.of.as_ref().is_none_or(|of| *of == number.asked)
     };
@@ -280,20 +264,12 @@ fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
 }
 
-fn head(lead: Lead) -> &'static str {
+fn head(lead: &Lead) -> TableLead {
     match lead {
-        Lead::Backbone => "Model",
-        Lead::Depth => "Lp/Lt",
-        Lead::Method => "Method",
-        Lead::Sequences => "Num. of sequences",
-    }
-}
-
-fn kind(lead: Lead) -> LeadKind {
-    match lead {
-        Lead::Backbone => LeadKind::Spanning,
-        Lead::Depth => LeadKind::Fraction,
-        Lead::Method | Lead::Sequences => LeadKind::Words,
+        Lead::Backbone => TableLead::text("Model").kind(LeadKind::Spanning),
+        Lead::Depth => TableLead::text("Lp/Lt").kind(LeadKind::Fraction),
+        Lead::Method => TableLead::text("Method"),
+        Lead::Sequences => TableLead::text("Num. of sequences"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use crate::artifact::paper::backbone_label;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::grid::{BackboneFile, Description};
 use crate::hub::{Hub, HubSettings, Lock, Want};
 use crate::options::Described;
@@ -54,10 +54,8 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     let hub = Hub::new(HubSettings::from_env()?);
     let cached = |want: &Want| {
         let repo = hub.cached(want, &lock).ok()?;
-        repo.files
-            .iter()
-            .all(|file| file.cached.is_some())
-            .then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
+        let whole = repo.files.iter().all(|file| file.cached.is_some());
+        whole.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
     };
     let rows =
         grid::backbone_files(experiments)?.into_iter().map(|BackboneFile { name, path, source, want, .. }| {
@@ -105,11 +103,8 @@ impl NameList {
         let find = |wanted: &String| {
             self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                 let known = self.rows.iter().map(|row| row[name].as_str());
-                let error = Error::bad_input("a list has no such row").expected("a name in the list").found(wanted);
-                match nearest(wanted, known) {
-                    Some(near) => error.hint(format!("did you mean `{near}`?")),
-                    None => error,
-                }
+                let error = Error::bad_input("a list has no such row").expected("a name in the list");
+                error.found(wanted).near(wanted, known)
             })
         };
         let chosen: Vec<&Vec<String>> = match description.in_paper.as_slice() {

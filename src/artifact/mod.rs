@@ -1,8 +1,8 @@
 //! Floor 4: making the paper's tables and figures (design §11).
 //!
-//! Which there are (`catalogue`), how one is made (`pipeline`), what the dense backbones have to hold first (`gate`), how a
-//! table is laid out (`layout`), printed (`print`) beside the paper's values (`comparison`, where `other_protocol` allows a verdict), what is
-//! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `recorded`, `sheet`). Races (`searched`, `raced`) have a table of their own. Who runs a
+//! Which there are (`catalogue`), how one is made (`pipeline`), how a table is laid out (`layout`), printed (`print`) beside the
+//! paper's values (`comparison`, which also says what the dense backbones have to hold first), what is drawn (`draw`), and the folder
+//! that holds what came of one run (`folder`, `files`, `recorded`, `page_part`). Races (`raced`) have a table of their own. Who runs a
 //! grid is passed in, so that all of it can be tried without a model.
 //!
 //! Rooms of their own, which know nothing of a run: [`figure`] draws data, [`page`] is the page of all artifacts,
@@ -19,11 +19,9 @@ mod finished;
 mod folder;
 #[cfg(test)]
 mod formats_test;
-mod gate;
 mod identity;
 mod layout;
 mod lists;
-mod other_protocol;
 pub mod page;
 mod page_part;
 pub mod paper;
@@ -33,10 +31,8 @@ mod pipeline_test;
 mod print;
 #[cfg(test)]
 mod print_test;
-mod provenance;
 mod raced;
 mod recorded;
-mod searched;
 mod seeds;
 #[cfg(test)]
 mod size_test;
@@ -49,6 +45,5 @@ pub use folder::{Published, ResultsFolder, here};
 pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
-pub use raced::Raced;
+pub use raced::{Raced, search_files, search_names};
 pub use recorded::NOT_RECORDED;
-pub use searched::{search_files, search_names};

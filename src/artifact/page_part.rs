@@ -164,6 +164,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
         }
     };
     let parts = result.made_from.iter().map(part).collect();
+    let inputs = outcome.inputs.iter().filter(|(path, _)| result.inputs.contains(*path));
     CellNote {
         title: cell.clone(),
         identity: json!(result.identity.as_deref()),
@@ -171,12 +172,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
         commands: vec![format!("cargo run --release -- explain {}{profile} {cell}", file.display())],
         makers,
         parts,
-        inputs: outcome
-            .inputs
-            .iter()
-            .filter(|(path, _)| result.inputs.contains(*path))
-            .map(|(path, hash)| (path.clone(), hash.clone()))
-            .collect(),
+        inputs: inputs.map(|(path, hash)| (path.clone(), hash.clone())).collect(),
     }
 }
 
@@ -188,11 +184,8 @@ fn maker(made: &Value) -> Vec<(String, String)> {
     let cores = text(&machine["threads"]).map(|threads| format!("{threads} threads"));
     let features = machine["cpu_features"].as_array().map(|all| all.iter().filter_map(Value::as_str));
     let features = features.map(|all| all.collect::<Vec<_>>().join(" ")).filter(|all| !all.is_empty());
-    let machine: Vec<String> =
-        [text(&machine["cpu"]), text(&machine["gpu"]), cores, features, text(&machine["os"]), text(&machine["arch"])]
-            .into_iter()
-            .flatten()
-            .collect();
+    let [cpu, gpu, os, arch] = ["cpu", "gpu", "os", "arch"].map(|part| text(&machine[part]));
+    let machine: Vec<String> = [cpu, gpu, cores, features, os, arch].into_iter().flatten().collect();
     let lines = [
         ("program", text(&made["ghostlab"]).map(|version| format!("ghostlab {version}"))),
         ("commit", text(&made["commit"]).map(|commit| format!("{commit}{dirty}"))),

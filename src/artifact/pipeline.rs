@@ -5,24 +5,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use super::Artifact;
-use super::comparison::{Gate, GateFailure, beside_paper};
-use super::draw::{draw, losses};
+use super::comparison::{Gate, GateFailure, beside_paper, stopped_by, with_stopped};
+use super::draw::{Drawer, losses};
 use super::figure::Drawing;
-use super::files::{files_beside, finish, run_notes, unmade};
+use super::files::{FinishedRun, files_beside, run_notes, unmade};
 use super::folder::{Published, ResultsFolder};
-use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
 use super::lists::{self, NameList};
 use super::page_part::{self, PagePart};
-use super::print;
 use super::seeds::{dots, order_notes};
+use super::{Artifact, print};
 use crate::artifact::page::FigureView;
 use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
+use crate::results::record::Record;
 use crate::results::{
     Measurement, Provenance, Results, Table, collect, drawn_frame, latex, markdown, put, run_frame, screen, tidy_frame,
     write_csv, write_frame,
@@ -149,8 +148,8 @@ pub fn make(
     let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
-    let (files, record) =
-        finish(target, grid, &outcome, matches!(gated, Gated::Yes(_)), &results, files, &staging, started)?;
+    let run = FinishedRun { target, grid, outcome: &outcome, started };
+    let (files, record) = run.finish(matches!(gated, Gated::Yes(_)), &results, files, &staging)?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
         let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);
@@ -194,10 +193,15 @@ pub fn gated(
     run: &dyn Fn(&Grid) -> Result<GridOutcome>,
 ) -> Result<(Gate, Grid)> {
     let gate = match gated {
-        Gated::Yes(Some(dense)) => gate(dense, description, run)?,
+        Gated::Yes(Some(dense)) => {
+            let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
+            let results = collect(dense, &run(dense)?, &[]);
+            Gate::of(&results.measurements(), &paper, &description.tolerance)
+        }
         Gated::Yes(None) | Gated::No => Gate::default(),
     };
-    let open = open(grid, &gate.misses);
+    let (stopped, mut open) = (GateFailure::backbones(&gate.misses), grid.clone());
+    open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
     Ok((gate, open))
 }
 
@@ -240,20 +244,20 @@ fn figures(
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
     let (mut files, mut figures) = (Vec::new(), Vec::new());
+    let (all, name) = (results.measurements(), artifact.name.clone());
     let (of, drawings) = match &description.figure {
-        Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements())?),
-        None => (format!("{}-losses", artifact.name), losses(&description.title, outcome)?),
+        Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
+        None => (format!("{name}-losses"), losses(&description.title, outcome)?),
     };
     if let Some(figure) = &description.figure {
         let shown = |number: &&Measurement| figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric);
-        let all = results.measurements();
         let numbers: Vec<&Measurement> = all.iter().map(AsRef::as_ref).filter(shown).collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));
         write_csv(&path, &drawn_frame(&artifact.name, profile, &numbers)?)?;
         files.push(path);
     }
     let over = description.table.as_ref().filter(|table| table.over.is_some());
-    let dots = over.map(|table| dots(&description.title, table, &results.measurements())).transpose()?.flatten();
+    let dots = over.map(|table| dots(&description.title, table, &all)).transpose()?.flatten();
     if let Some(drawing) = dots {
         files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });

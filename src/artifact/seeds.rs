@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::grid::TableEntry;
 use crate::metric::{self, Metric};
 use crate::results::record::{DENSE, Record};
-use crate::results::{Measurement, Sample, distinct};
+use crate::results::{Measurement, Sample, distinct, grouped};
 use crate::{criterion, recovery};
 
 /// One cut of a backbone under one criterion.
@@ -61,9 +61,13 @@ impl SeedDraws {
 pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<Option<Drawing>> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Ok(None) };
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
+    let of_method = |all: &Methods, method: &str| {
+        let own = all.iter().find(|(name, _)| name == method);
+        own.map_or_else(Vec::new, |(_, values)| values.values().copied().collect())
+    };
     let draws = |method: String| Series {
         label: if method == recovery::NONE { "No repair".to_owned() } else { recovery::heading(&method).to_owned() },
-        values: cuts.iter().map(|(_, all)| of_method(all, &method).into_values().collect()).collect(),
+        values: cuts.iter().map(|(_, all)| of_method(all, &method)).collect(),
         method,
     };
     let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
@@ -85,10 +89,6 @@ pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]
     Figure { around, plot }.draw().map(Some)
 }
 
-fn of_method(all: &[(String, SeedValues)], method: &str) -> SeedValues {
-    all.iter().find(|(name, _)| name == method).map(|(_, values)| values.clone()).unwrap_or_default()
-}
-
 /// A line for each cut: how many pairs of methods stand under every seed as in the paper, how many the other way round, and
 /// which change with the seed. `paper` are the numbers of the table whose order is meant.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
@@ -107,21 +107,19 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
         let (mut same, mut other, mut changing, mut pairs) = (0, 0, Vec::new(), 0);
         for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
             for (two, two_paper, two_values) in &known[at + 1..] {
-                let as_in_paper: Vec<Option<bool>> = one_values
-                    .iter()
-                    .filter_map(|(seed, value)| Some((value, two_values.get(seed)?)))
-                    .map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == metric.better(*one_paper, *two_paper)))
-                    .collect();
-                if as_in_paper.is_empty() {
-                    continue;
-                }
-                pairs += 1;
-                match (as_in_paper.iter().all(|of| *of == Some(true)), as_in_paper.iter().all(|of| *of == Some(false)))
-                {
+                let both = one_values.iter().filter_map(|(seed, value)| Some((value, two_values.get(seed)?)));
+                let theirs = metric.better(*one_paper, *two_paper);
+                let as_in_paper: Vec<Option<bool>> =
+                    both.map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == theirs)).collect();
+                let all = |way: bool| as_in_paper.iter().all(|of| *of == Some(way));
+                match (all(true), all(false)) {
+                    // No seed is in both.
+                    (true, true) => continue,
                     (true, _) => same += 1,
                     (_, true) => other += 1,
                     _ => changing.push(format!("{} and {}", called(one, criterion), called(two, criterion))),
                 }
+                pairs += 1;
             }
         }
         let changes = match changing.as_slice() {
@@ -153,17 +151,12 @@ fn called(recovery: &str, criterion: &str) -> String {
 /// `Ghost Layer (Ours) under 5 of 5 seeds`
 fn first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for seed in &seeds {
+    let best = |seed: &u64| {
         let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));
-        let best = known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best });
-        let Some((name, _)) = best else { continue };
-        match counts.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((name, 1)),
-        }
-    }
-    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let said = counts.iter().map(|(name, count)| format!("{} under {count}", called(name, criterion)));
+        known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best })
+    };
+    let mut counts = grouped(seeds.iter().filter_map(best));
+    counts.sort_by_key(|(_, won)| std::cmp::Reverse(won.len()));
+    let said = counts.iter().map(|(name, won)| format!("{} under {}", called(name, criterion), won.len()));
     format!("{} of {} seeds", said.collect::<Vec<_>>().join(", "), seeds.len())
 }

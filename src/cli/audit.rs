@@ -83,9 +83,6 @@ fn entries(arguments: &Arguments, columns: &AuditColumns) -> Result<Vec<PaperNum
     let tasks = columns.tasks.iter().map(|task| task.name.as_str()).filter(|_| !arguments.tasks.is_empty());
     let named = [&arguments.average, &arguments.text_average].into_iter().flatten().chain(&arguments.texts);
     let wanted: Vec<&str> = tasks.chain(named.map(String::as_str)).collect();
-    let mut all = Vec::new();
-    for table in &arguments.tables {
-        all.extend(PaperNumber::read(table, &arguments.label, &wanted)?);
-    }
-    Ok(all)
+    let all = arguments.tables.iter().map(|table| PaperNumber::read(table, &arguments.label, &wanted));
+    Ok(all.collect::<Result<Vec<_>>>()?.concat())
 }

@@ -11,11 +11,10 @@ use clap::{Args, Subcommand};
 
 use super::answer::cache::{Clearing, Files, KindSum, ListedStage, Listing, Located, State, Verified};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::grid_args::EngineArgs;
 use super::home::StoreArgs;
-use super::progress;
-use super::units::{bytes, columns, seconds};
+use super::out::{bytes, columns, seconds};
+use super::{candidates, progress};
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
 use crate::exec::{self, RunSettings};
@@ -97,7 +96,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         Command::Verify { place, repair: false } => verify(&place.look()?, false, None),
         Command::Verify { place, repair: true } => {
             let mended = place.mend()?;
-            verify(&place.store()?, true, mended)
+            verify(&place.store(None)?, true, mended)
         }
         Command::Gc(gc) => collect(gc),
         Command::Path { place, key } => {
@@ -199,7 +198,14 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     };
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) =
         entries.into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
-    let mut clearing = Clearing::of(&store, used.len(), &going, &left, &programs);
+    let mut clearing = Clearing {
+        store: store.root().display().to_string(),
+        in_use: used.len(),
+        going: KindSum::of(&going),
+        dead_drafts: Files::of(left.iter().map(|draft| draft.bytes)),
+        programs: Files::of(programs.iter().map(|program| program.bytes)),
+        deleted: false,
+    };
     let nothing = going.is_empty() && left.is_empty() && programs.is_empty();
     if !answer::json() {
         to_delete(&clearing);
@@ -212,7 +218,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         });
     }
     // Sweeps what the dead left.
-    let store = gc.place.store()?;
+    let store = gc.place.store(None)?;
     let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
     let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {

@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 use clap::{ArgMatches, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 
-use super::home::{self, StoreArgs};
+use super::home::{self, StoreArgs, folders_in};
 use crate::artifact::{self, Artifact};
 use crate::cluster::Submission;
 use crate::grid::{EntryKind, Grid, names_around};
-use crate::results::StoredResults;
+use crate::results::{StoredResults, distinct};
 use crate::stage;
 use ghostlab_store::Store;
 
@@ -126,13 +126,8 @@ fn files() -> Vec<PathBuf> {
 /// The profiles of what the line is about.
 pub(super) fn profiles() -> ArgValueCompleter {
     completer(|current| {
-        let mut names: Vec<String> = Vec::new();
-        for name in files().iter().flat_map(|file| Grid::profiles(file).unwrap_or_default()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        beginning(current, names)
+        let names = files().iter().flat_map(|file| Grid::profiles(file).unwrap_or_default()).collect::<Vec<_>>();
+        beginning(current, distinct(&names))
     })
 }
 
@@ -172,13 +167,6 @@ fn stored(file: &Path, profile: Option<&str>) -> Vec<String> {
     read.flat_map(|stored| stored.numbers).map(|number| number.cell).collect()
 }
 
-fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-    let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();
-    folders.sort();
-    folders
-}
-
 /// Results folders, below the checkout's and wherever one looks.
 pub(super) fn results() -> ArgValueCompleter {
     completer(|current| {
@@ -187,9 +175,7 @@ pub(super) fn results() -> ArgValueCompleter {
         let inner =
             folders_in(&root).into_iter().flat_map(|folder| [vec![folder.clone()], folders_in(&folder)].concat());
         let known = inner.filter(is_run).filter_map(|folder| folder.into_os_string().into_string().ok());
-        let mut all = beginning(current, known);
-        all.extend(PathCompleter::dir().complete(current));
-        all
+        both(beginning(current, known), PathCompleter::dir().complete(current))
     })
 }
 

@@ -7,15 +7,15 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::compare::{Comparison, Side};
+use super::answer::seen::{Comparison, Side};
 use super::answer::{self, Answer};
 use super::candidates;
-use super::home::or_near;
-use super::units::columns;
+use super::home::{folders_in, or_near};
+use super::out::{columns, plain};
 use crate::error::{Error, Result};
 use crate::identity::Canonical;
 use crate::results::record::Record;
-use crate::results::{Differences, SettingDifference, StoredResults, Unpaired, settings_that_differ};
+use crate::results::{Differences, SettingDifference, StoredResults, Unpaired, distinct, settings_that_differ};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -49,13 +49,11 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     for (letter, Side { name, profile, folder, program }) in [("A", first), ("B", second)] {
         println!("{letter}: {name} {profile} ({folder}), {program}");
     }
-    print!("\n{}", settings(differences));
-    print!("{}", data(differences));
-    print!("{}", protocols(differences));
-    print!("{}", engines(differences));
-    print!("{}", aside(differences));
-    print!("\n{}", values(differences));
-    print!("{}", coinciding(differences));
+    println!("");
+    for part in [settings, data, protocols, engines, aside] {
+        print!("{}", part(differences));
+    }
+    print!("\n{}{}", values(differences), coinciding(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
             println!("\nonly in {letter}: {} values, of {}", only.len(), conditions(only).join("; "));
@@ -78,9 +76,8 @@ fn folder(path: &Path) -> Result<PathBuf> {
             .found("nothing");
         return Err(or_near(error, path, "`ghostlab run` and `ghostlab reproduce` write them below `results`"));
     }
-    let inner = std::fs::read_dir(path).into_iter().flatten().flatten().map(|item| item.path());
-    let mut runs: Vec<PathBuf> = inner.filter(|folder| folder.join(StoredResults::FILE).is_file()).collect();
-    runs.sort();
+    let mut runs = folders_in(path);
+    runs.retain(|folder| folder.join(StoredResults::FILE).is_file());
     match runs.as_slice() {
         [one] => Ok(one.clone()),
         [] => Ok(path.to_owned()),
@@ -173,11 +170,6 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// A text as it is, and not as JSON has it.
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
 fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
     let shown = |value: &Option<Value>| value.as_ref().map_or("—".to_owned(), shown);
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
@@ -251,15 +243,11 @@ fn conditions(unpaired: &[Unpaired]) -> Vec<String> {
     for of in unpaired {
         all.entry(named(&of.record)).or_default().insert(&of.cell);
     }
-    let mut names: Vec<String> = Vec::new();
-    for of in unpaired {
+    let name = |of: &Unpaired| {
         let name = named(&of.record);
-        let name = if all[&name].len() > 1 { of.cell.clone() } else { name };
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
+        if all[&name].len() > 1 { of.cell.clone() } else { name }
+    };
+    distinct(&unpaired.iter().map(name).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

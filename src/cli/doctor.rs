@@ -1,19 +1,16 @@
 //! `ghostlab doctor`: what is there, what is lacking, and what to do about it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::done::{Diagnosis, Mark, Thing};
+use super::answer::seen::{Diagnosis, Mark, Thing};
 use super::answer::{self, Answer};
-use super::candidates;
-use super::doctor_model;
 use super::home::{self, StoreArgs};
-use super::needs;
-use super::out;
-use super::units::bytes;
-use super::verbosity::Look;
+use super::out::{Look, bytes};
+use super::{candidates, doctor_model, out, work};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
 use crate::files::{disk, parts};
@@ -73,7 +70,7 @@ impl Thing {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let looked = arguments.place.look_anyway();
+    let looked = arguments.place.look_anyway(None);
     // Where none is named and no checkout is around, there is none to look at.
     let no_store = arguments.place.root().is_none();
     let store = looked.as_ref().ok();
@@ -81,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
             let experiments = || home::own_experiments(arguments.experiments.as_ref());
-            needs::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)?
+            work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)?
         }
         _ => Vec::new(),
     };
@@ -90,16 +87,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Err(error.expected("the folder of a model, or a .gguf file"));
     }
     let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
-    let mut seen: Vec<(&'static str, String)> = Vec::new();
-    for of in &needs {
-        for need in &of.needs {
-            let key = (need.kind.word(), need.name.clone());
-            if !seen.contains(&key) {
-                seen.push(key);
-                lines.push(input(need, of, store));
-            }
-        }
-    }
+    let mut seen = BTreeSet::new();
+    let all = needs.iter().flat_map(|of| of.needs.iter().map(move |need| (need, of)));
+    let each = all.filter(|(need, _)| seen.insert((need.kind.word(), &need.name)));
+    lines.extend(each.map(|(need, of)| input(need, of, store)));
     let settings = HubSettings::from_env();
     match &settings {
         Ok(settings) => {
@@ -143,7 +134,7 @@ fn say(Thing { mark, what, found, todo }: &Thing) {
 /// A backbone, text or task.
 fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
     let (what, around) = (format!("{} {}", need.kind.word(), need.name), of.around());
-    match artifact::examine(need, &around, &needs::hash(store)) {
+    match artifact::examine(need, &around, &work::hash(store)) {
         Err(error) => Thing::lacks(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => Thing::good(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {

@@ -2,22 +2,21 @@
 
 use std::path::Path;
 
-use super::answer::done::{Mark, Thing};
-use super::units::bytes;
+use super::answer::seen::{Mark, Thing};
+use super::out::bytes;
 use crate::checkpoint::{GgufType, Layout, fits_gguf};
 use crate::corpus::Tokenizer;
 use crate::criterion::{self, PruneSpec};
 use crate::error::{Error, Result};
 use crate::export::gguf_texts;
 use crate::files::parts;
-use crate::machine;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
     Batch, CandlesOwn, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products, Program,
     ResidualStream, Step, Sublayer, Trie, check_weights, deployed, whole,
 };
 use crate::options::Options;
-use crate::recovery;
+use crate::{machine, recovery};
 
 /// Tokens of the text that a model is checked with, where no window is narrower.
 const CHECKED: usize = 64;

@@ -7,11 +7,10 @@ use clap::Args;
 
 use super::answer::done::{ExportedCell, ExportedCells};
 use super::answer::{self, Answer};
-use super::candidates;
-use super::cell_name::find;
+use super::explain::find;
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::bytes;
-use super::{home, progress, stop};
+use super::out::bytes;
+use super::{candidates, home, progress, stop};
 use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};

@@ -10,12 +10,9 @@ use clap::Args;
 
 use super::answer::done::{Fetched, HubFile, Refused, shown};
 use super::answer::{self, Answer};
-use super::candidates;
-use super::fetch_progress;
 use super::home::{self, StoreArgs};
-use super::needs;
-use super::stop;
-use super::units::{bytes, columns, seconds};
+use super::out::{bytes, columns, seconds};
+use super::{candidates, progress, stop, work};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
@@ -54,6 +51,9 @@ pub(super) struct Arguments {
     place: StoreArgs,
 }
 
+/// What pins what was asked for.
+const AGAIN: &str = "the same command with --lock";
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut wants: BTreeMap<PathBuf, Vec<Want>> = BTreeMap::new();
     for target in &arguments.targets {
@@ -66,10 +66,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
     let (hub, stop) = (Hub::new(HubSettings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
-    let store = arguments.place.look_anyway().ok().filter(|store| store.root().join("store.json").is_file());
+    let store = arguments.place.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
     let (mut code, mut told) = (ExitCode::SUCCESS, Fetched { cache: shown(hub.cache().root()), ..Fetched::default() });
     for (lock_file, wants) in &wants {
-        let reporter = fetch_progress::reporter(arguments.events);
+        let reporter = progress::fetch_reporter(arguments.events);
         if arguments.lock {
             let plan = hub.plan(wants, &Lock::default(), &*reporter, &stop)?;
             match arguments.dry_run {
@@ -86,12 +86,29 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         told.files.extend(hub_files(&plan));
         if arguments.dry_run {
             show_listed(&plan, &hub);
-            tell_unpinned(&plan, lock_file, "the same command with --lock");
-        } else if let Some(failed) =
-            fetched(&hub, &plan, lock_file, store.as_ref(), (arguments.events, &mut told), &stop)?
-        {
-            code = failed;
+            tell_unpinned(&plan, lock_file, AGAIN);
+            continue;
         }
+        let clock = Instant::now();
+        // With a store it is remembered: the run that follows need not hash it again.
+        let fetched = hub.fetch(&plan, Some(&work::hash(store.as_ref())), &*reporter, &stop);
+        drop(reporter);
+        let fetched = fetched?;
+        note!(
+            "{} files fetched ({} in {}), {} were cached; they are in {}",
+            fetched.brought,
+            bytes(fetched.bytes),
+            seconds(clock.elapsed().as_secs_f64()),
+            fetched.cached,
+            hub.cache().root().display()
+        );
+        tell_unpinned(&plan, lock_file, AGAIN);
+        (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
+        for (file, error) in &fetched.failures {
+            eprintln!("{file}: {error}");
+            told.failures.push(Refused::new(file.to_string(), error));
+        }
+        code = fetched.failures.first().map_or(code, |(_, error)| ExitCode::from(error.exit_code()));
     }
     if !arguments.events {
         answer::show(told, Answer::Fetch, |_| {})?;
@@ -131,7 +148,7 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
         _ => {}
     }
     let experiments = || home::experiments(arguments.experiments.as_ref());
-    let needs = needs::of_target(target, profile, overrides, experiments)?;
+    let needs = work::of_target(target, profile, overrides, experiments)?;
     // What lies at its path is not fetched; but it is pinned, so that a copy can be told from another model.
     let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
     let in_use = (arguments.lock && !file.is_file()).then(|| lock_in_use(arguments));
@@ -163,39 +180,6 @@ fn named(target: &str, files: &[String]) -> Result<Want> {
             .found("none")
             .hint("`*` is any part of a name, `**` any folders; --dry-run lists what a pattern means")),
     }
-}
-
-/// Brings what a plan lacks; the exit code where something did not come.
-fn fetched(
-    hub: &Hub,
-    plan: &Plan,
-    lock_file: &Path,
-    store: Option<&Store>,
-    (events, told): (bool, &mut Fetched),
-    stop: &AtomicBool,
-) -> Result<Option<ExitCode>> {
-    let clock = Instant::now();
-    let reporter = fetch_progress::reporter(events);
-    // With a store it is remembered: the run that follows need not hash it again.
-    let fetched = hub.fetch(plan, Some(&needs::hash(store)), &*reporter, stop);
-    drop(reporter);
-    let fetched = fetched?;
-    let time = clock.elapsed().as_secs_f64();
-    note!(
-        "{} files fetched ({} in {}), {} were cached; they are in {}",
-        fetched.brought,
-        bytes(fetched.bytes),
-        seconds(time),
-        fetched.cached,
-        hub.cache().root().display()
-    );
-    tell_unpinned(plan, lock_file, "the same command with --lock");
-    (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
-    for (file, error) in &fetched.failures {
-        eprintln!("{file}: {error}");
-        told.failures.push(Refused::new(file.to_string(), error));
-    }
-    Ok(fetched.failures.first().map(|(_, error)| ExitCode::from(error.exit_code())))
 }
 
 /// Says which repositories were taken as they are today, and what pins them.
@@ -265,9 +249,9 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
         if wants.is_empty() {
             continue;
         }
-        let reporter = fetch_progress::reporter(events);
+        let reporter = progress::fetch_reporter(events);
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
-        let fetched = hub.fetch(&plan, Some(&needs::hash(store)), &*reporter, stop)?;
+        let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);
         tell_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {

@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::home::{self, StoreArgs};
-use super::{candidates, verbosity};
+use super::{candidates, out};
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
@@ -115,7 +115,7 @@ pub(super) struct LimitArgs {
 
 /// What a grid was read from and what it names, for who wants to know more.
 fn detailed(grid: &Grid) {
-    if !verbosity::details() {
+    if !out::details() {
         return;
     }
     let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));
@@ -218,12 +218,12 @@ impl GridArgs {
 
     /// The store as it is; nothing may be there yet.
     pub(super) fn look(&self) -> Result<Store> {
-        self.place.look_near(Some(&self.grid))
+        self.place.look_anyway(Some(&self.grid))
     }
 
     /// The store, to be written to.
     pub(super) fn store(&self) -> Result<Store> {
-        self.place.store_near(Some(&self.grid))
+        self.place.store(Some(&self.grid))
     }
 }
 

@@ -159,13 +159,8 @@ impl StoreArgs {
         })
     }
 
-    /// The store, to be written to.
-    pub(super) fn store(&self) -> Result<Store> {
-        self.store_near(None)
-    }
-
-    /// The store of the checkout around a file, to be written to.
-    pub(super) fn store_near(&self, near: Option<&Path>) -> Result<Store> {
+    /// The store, or that of the checkout around a file, to be written to.
+    pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
         if self.named().is_none() && checkout(near).is_none() && !path.exists() {
             note!("a store begins at {}; --store and {STORE} name another one", path.display());
@@ -178,17 +173,12 @@ impl StoreArgs {
         match self.named() {
             // What lies in the place of its mark is told by whoever reads that.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
-            _ => self.look_anyway(),
+            _ => self.look_anyway(None),
         }
     }
 
-    /// The store as it is; nothing may be there yet.
-    pub(super) fn look_anyway(&self) -> Result<Store> {
-        self.look_near(None)
-    }
-
-    /// The same of the checkout around a file.
-    pub(super) fn look_near(&self, near: Option<&Path>) -> Result<Store> {
+    /// The store as it is, or that of the checkout around a file; nothing may be there yet.
+    pub(super) fn look_anyway(&self, near: Option<&Path>) -> Result<Store> {
         Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }
 
@@ -213,19 +203,20 @@ fn no_store(named: &Path) -> Error {
 
 /// An error about a path that is not there, with the hint at what lies beside it under a name like its own; or another hint.
 pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
-    match like(path) {
-        Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
-        None => error.hint(otherwise),
-    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names: Vec<String> = items.filter_map(|item| item.file_name().into_string().ok()).collect();
+    let near = path.file_name().and_then(|own| own.to_str()).and_then(|own| {
+        let near = nearest(own, names.iter().map(String::as_str).filter(|name| *name != own))?;
+        Some(format!("did you mean `{}`?", path.with_file_name(near).display()))
+    });
+    error.hint(near.unwrap_or_else(|| otherwise.to_owned()))
 }
 
-fn like(path: &Path) -> Option<PathBuf> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let names: Vec<String> = std::fs::read_dir(folder.unwrap_or(Path::new(".")))
-        .ok()?
-        .filter_map(|item| item.ok()?.file_name().into_string().ok())
-        .collect();
-    let own = path.file_name()?.to_str()?;
-    let near = nearest(own, names.iter().map(String::as_str).filter(|name| *name != own))?;
-    Some(path.with_file_name(near))
+/// The folders in a folder, in the order of their names.
+pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
+    let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
 }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::answer::done::ListedArtifact;
-use super::units::{self, columns, seconds};
+use super::home::folders_in;
+use super::out::{self, columns, seconds};
 use super::work::artifact_folder;
 use crate::artifact::{Artifact, Finished};
 use crate::clock::utc;
@@ -160,7 +161,7 @@ impl ArtifactList<'_> {
         // Whatever comes lies in one of these.
         if let Some(paths) = paths {
             let kinds = KINDS.map(|kind| store.root().join(kind.folder()));
-            paths.extend(kinds.iter().flat_map(|kind| folders(kind)).chain(kinds.iter().cloned()));
+            paths.extend(kinds.iter().flat_map(|kind| folders_in(kind)).chain(kinds.iter().cloned()));
         }
         Ok(())
     }
@@ -209,12 +210,6 @@ fn below(place: &Path) -> Vec<PathBuf> {
     inner.chain([place.to_owned()]).collect()
 }
 
-/// The folders in a folder.
-fn folders(place: &Path) -> Vec<PathBuf> {
-    let inner = std::fs::read_dir(place).into_iter().flatten().flatten().map(|item| item.path());
-    inner.filter(|path| path.is_dir()).collect()
-}
-
 /// The list in columns.
 pub(super) fn text(all: &[ListedArtifact]) -> String {
     let none = || "—".to_owned();
@@ -226,7 +221,7 @@ pub(super) fn text(all: &[ListedArtifact]) -> String {
             (None, ..) => none(),
             (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
             (_, Some(time), _) => format!("about {}", seconds(time)),
-            (Some((complete, cells)), ..) => units::cells(cells - complete),
+            (Some((complete, cells)), ..) => out::cells(cells - complete),
         };
         let made = if stored.is_some() { of.made.clone().unwrap_or("never".to_owned()) } else { none() };
         let stored = stored.map_or_else(none, |(complete, cells)| format!("{complete} of {cells}"));

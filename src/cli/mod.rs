@@ -13,20 +13,18 @@ macro_rules! eprintln {
 
 /// What `-q` silences.
 macro_rules! note {
-    ($($text:tt)*) => { if $crate::cli::verbosity::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
 /// What only `-v` says.
 macro_rules! detail {
-    ($($text:tt)*) => { if $crate::cli::verbosity::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
 
 mod answer;
 mod audit;
-mod bars;
+mod begin;
 mod cache;
-mod cancel;
 mod candidates;
-mod cell_name;
 mod compare;
 mod completion;
 mod doctor;
@@ -34,36 +32,26 @@ mod doctor_model;
 mod explain;
 mod export;
 mod fetch;
-mod fetch_progress;
 mod grid_args;
 mod home;
-mod init;
-mod known_data;
 mod listing;
-mod man;
+mod manual;
 mod named_entries;
-mod needs;
 #[cfg(test)]
 mod options_test;
 mod out;
 mod plan;
 mod progress;
-mod raced;
 mod record;
 mod report;
 mod reproduce;
 mod run;
-mod schema;
 mod score;
 mod search;
 mod search_grid;
 mod status;
 mod stop;
-mod store;
 mod submit;
-mod units;
-mod verbosity;
-mod verify;
 mod work;
 mod worker;
 
@@ -84,7 +72,7 @@ struct Arguments {
     #[command(flatten)]
     form: answer::Form,
     #[command(flatten)]
-    verbosity: verbosity::Verbosity,
+    verbosity: out::Verbosity,
     #[command(subcommand)]
     command: Command,
 }
@@ -94,7 +82,7 @@ enum Command {
     /// Write a grid to begin with, for the models in a folder: every key that matters, with what may stand there.
     ///
     /// Models of an architecture that is not known, and damaged ones, are left out by name. `plan` takes what was written.
-    Init(init::Arguments),
+    Init(begin::Arguments),
     /// Run a grid: prune, repair and score every cell, and write the table.
     ///
     /// What is stored already is not computed again; a run that was stopped in any way goes on where it was.
@@ -120,7 +108,7 @@ enum Command {
     #[command(subcommand)]
     Submit(submit::Command),
     /// End what `submit` submitted with this store, and nothing else.
-    Cancel(cancel::Arguments),
+    Cancel(status::CancelArguments),
     /// Make tables and figures of the paper; without arguments, list them.
     Reproduce(reproduce::Arguments),
     /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
@@ -138,7 +126,7 @@ enum Command {
     /// Files by their hashes, numbers from their items, tables from their numbers; windows, documents, layer choices and
     /// operators are drawn. Latencies are not verified. Exit codes: 0 all agrees, 4 something differs, 3 nothing differs and
     /// something cannot be checked.
-    Verify(verify::Arguments),
+    Verify(record::VerifyArguments),
     /// Pack results folders for others.
     #[command(subcommand)]
     Record(record::Command),
@@ -159,7 +147,7 @@ enum Command {
     /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
     Status(status::Arguments),
     /// Print the JSON schema of grid files, for editors, or of what `--json` prints.
-    Schema(schema::Arguments),
+    Schema(manual::SchemaArguments),
     /// Print what makes a shell complete commands, options and names of artifacts, grids, cells and results.
     ///
     /// For this session: `source <(ghostlab completions bash)`, the same for zsh, `ghostlab completions fish | source`.
@@ -167,13 +155,13 @@ enum Command {
     /// come from the program itself when they are wanted.
     Completions(completion::Arguments),
     /// Write manual pages: one for the program and one for each command.
-    Man(man::Arguments),
+    Man(manual::Arguments),
     /// Look into the store, check it, clear it up.
     #[command(subcommand)]
     Cache(cache::Command),
     /// Begin a store, for oneself or for several users.
     #[command(subcommand)]
-    Store(store::Command),
+    Store(begin::StoreCommand),
 }
 
 /// Parses the command line, runs it, prints errors; the process's exit code.
@@ -208,7 +196,7 @@ fn called(matches: &ArgMatches) -> String {
 }
 
 fn execute(words: &[OsString]) -> ExitCode {
-    let command = Arguments::command().color(verbosity::of_help(words.iter().cloned()));
+    let command = Arguments::command().color(out::of_help(words.iter().cloned()));
     let read = |of: ArgMatches| Arguments::from_arg_matches(&of).map(|arguments| (called(&of), arguments));
     let (name, arguments) = match command.try_get_matches_from(words).and_then(read) {
         Ok(read) => read,
@@ -224,18 +212,18 @@ fn execute(words: &[OsString]) -> ExitCode {
     arguments.form.set();
     TextLimit::set(arguments.text.bytes());
     let result = match arguments.command {
-        Command::Init(arguments) => init::run(&arguments),
+        Command::Init(arguments) => begin::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
         Command::Search(arguments) => search::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
         Command::Submit(command) => submit::run(&command),
-        Command::Cancel(arguments) => cancel::run(&arguments),
+        Command::Cancel(arguments) => status::run_cancel(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Fetch(arguments) => fetch::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Verify(arguments) => record::run_verify(&arguments),
         Command::Record(command) => record::run(&command),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
@@ -244,10 +232,10 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Export(arguments) => export::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Completions(arguments) => completion::run(&arguments),
-        Command::Man(arguments) => man::run(&arguments),
-        Command::Schema(arguments) => schema::run(&arguments),
+        Command::Man(arguments) => manual::run(&arguments),
+        Command::Schema(arguments) => manual::run_schema(&arguments),
         Command::Cache(command) => cache::run(&command),
-        Command::Store(command) => store::run(&command),
+        Command::Store(command) => begin::run_store(&command),
     };
     // What was said has to have arrived, unless nobody listens any more.
     match result.and_then(|code| out::end().map(|()| code)) {

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::home;
-use super::known_data::known_data;
-use crate::error::{Error, ErrorKind, Result, nearest};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, regular};
 use crate::grid::{self, BackboneFile, EntryKind};
@@ -57,10 +56,7 @@ pub(super) struct SharedEntries {
 impl SharedEntries {
     /// Those of a profile, or of the one that a model's entry names.
     pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
-        let profile = match profile {
-            Some(profile) => Some(profile.clone()),
-            None => own_profile(model)?,
-        };
+        let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
     }
 
@@ -107,21 +103,19 @@ impl SharedEntries {
                 None if is_file(given)? => (stem(given), Some(given.as_str())),
                 None => (given.clone(), None),
             };
-            match (file, self.tasks.get(&task)) {
+            let entry = match (file, self.tasks.get(&task)) {
                 (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, self)),
-                (Some(file), _) => drop(tasks.insert(task.clone(), json!({"path": absolute(file)?}))),
-                (None, Some(entry)) => drop(tasks.insert(task.clone(), entry.clone())),
-                (None, None) if known(EntryKind::Task, &task) => {}
-                (None, None) => match known_data(EntryKind::Task, &task) {
-                    Some(entry) => drop(tasks.insert(task.clone(), entry)),
-                    None => return Err(unknown_task(&task, self)),
-                },
-            }
-            let mut entry = json!({"name": task, "bos": bos});
+                (Some(file), _) => Some(json!({"path": absolute(file)?})),
+                (None, Some(entry)) => Some(entry.clone()),
+                (None, None) if known(EntryKind::Task, &task) => None,
+                (None, None) => Some(known_data(EntryKind::Task, &task).ok_or_else(|| unknown_task(&task, self))?),
+            };
+            let mut usage = json!({"name": task, "bos": bos});
             if let Some(limit) = limit {
-                entry["limit"] = json!(limit.value());
+                usage["limit"] = json!(limit.value());
             }
-            used.push(entry);
+            used.push(usage);
+            tasks.extend(entry.map(|entry| (task, entry)));
         }
         Ok((tasks, used))
     }
@@ -166,15 +160,15 @@ impl SharedEntries {
 }
 
 /// The profile that the model's entry in `backbones/` names: the entry of that name, or the one whose folder it is.
-fn own_profile(model: &str) -> Result<Option<String>> {
-    let Ok(folder) = home::experiments(None) else { return Ok(None) };
+fn own_profile(model: &str) -> Option<String> {
+    let folder = home::experiments(None).ok()?;
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     let is_it = |of: &BackboneFile| {
         of.name == model || of.path.as_deref().and_then(whole).is_some_and(|path| whole(Path::new(model)) == Some(path))
     };
     // What is wrong with an entry that is not meant is for who means it.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
-    Ok(entries.into_iter().find(is_it).and_then(|of| of.profile))
+    entries.into_iter().find(is_it)?.profile
 }
 
 /// Whether an entry of that name is found.
@@ -182,50 +176,37 @@ fn known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
+/// The names of entries around the command line, and of some more.
+fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
+    grid::names_around(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
+}
+
 fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
     let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
-    let with_data =
-        [grid::names_around(Path::new(FILE), EntryKind::Task), shared.tasks.keys().cloned().collect()].concat();
+    let with_data = with_shared(EntryKind::Task, &shared.tasks);
     let without = kinds.contains(&name.to_owned());
-    let error = Error::bad_input(if without {
-        format!("of the task `{name}` no data is named")
-    } else {
-        format!("unknown task `{name}`")
-    });
+    let what = if without { "of the task `NAME` no data is named" } else { "unknown task `NAME`" };
+    let one_of = match with_data.is_empty() || without {
+        true => String::new(),
+        false => format!("one of {}; or ", sorted(with_data).join(", ")),
+    };
     let forms = "FILE that is called after its task, or NAME=FILE";
-    let error = error.at(format!("--tasks {name}")).found(format!("`{name}`")).expected(
-        match with_data.is_empty() || without {
-            true => format!("{forms}, where NAME is one of {}", kinds.join(", ")),
-            false => format!(
-                "one of {}; or {forms}, where NAME is one of {}",
-                sorted(with_data).join(", "),
-                kinds.join(", ")
-            ),
-        },
-    );
-    match nearest(name, kinds.iter().map(String::as_str)).filter(|_| !without) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None if without => error.hint(format!("for example --tasks {name}=questions.jsonl")),
-        None => error.hint(
-            "a task of lm-evaluation-harness needs its definition: --tasks FILE.yaml, or --definitions FOLDER (its lm_eval/tasks)",
-        ),
+    let error = Error::bad_input(what.replace("NAME", name)).at(format!("--tasks {name}")).found(format!("`{name}`"));
+    let error = error.expected(format!("{one_of}{forms}, where NAME is one of {}", kinds.join(", ")));
+    if without {
+        return error.hint(format!("for example --tasks {name}=questions.jsonl"));
     }
+    let otherwise = "a task of lm-evaluation-harness needs its definition: --tasks FILE.yaml, or --definitions FOLDER (its lm_eval/tasks)";
+    error.hint(otherwise).near(name, kinds.iter().map(String::as_str))
 }
 
 fn unknown_text(name: &str, flag: &str, shared: &SharedEntries) -> Error {
-    let names =
-        [grid::names_around(Path::new(FILE), EntryKind::Corpus), shared.corpora.keys().cloned().collect()].concat();
-    let names = sorted(names);
+    let names = sorted(with_shared(EntryKind::Corpus, &shared.corpora));
+    let one_of = if names.is_empty() { String::new() } else { format!("one of {}; or ", names.join(", ")) };
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));
     let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with its tokens of a window as FILE@TOKENS";
-    let error = error.found(format!("`{name}`")).expected(match names.is_empty() {
-        true => forms.to_owned(),
-        false => format!("one of {}; or {forms}", names.join(", ")),
-    });
-    match nearest(name, names.iter().map(String::as_str)) {
-        Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error.hint(format!("for example {flag} notes.txt@1024")),
-    }
+    let error = error.found(format!("`{name}`")).expected(format!("{one_of}{forms}"));
+    error.hint(format!("for example {flag} notes.txt@1024")).near(name, names.iter().map(String::as_str))
 }
 
 fn sorted(mut names: Vec<String>) -> Vec<String> {
@@ -286,4 +267,53 @@ pub(super) fn is_file(text: &str) -> Result<bool> {
 fn stem(path: &str) -> String {
     let name = Path::new(path).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
     name.split('.').next().unwrap_or_default().to_owned()
+}
+
+macro_rules! entries {
+    ($folder:literal, $($name:literal),+) => {
+        [$(($name, include_str!(concat!("../../experiments/", $folder, "/", $name, ".yaml")))),+]
+    };
+}
+
+const KNOWN_TASKS: [(&str, &str); 9] = entries!(
+    "tasks",
+    "arc_easy",
+    "arc_challenge",
+    "hellaswag",
+    "winogrande",
+    "boolq",
+    "openbookqa",
+    "rte",
+    "copa",
+    "race"
+);
+const KNOWN_TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
+
+/// The entry of a text or task as a grid has it, without a file of this machine; none for a name that is not known.
+pub(super) fn known_data(kind: EntryKind, name: &str) -> Option<Value> {
+    let all = match kind {
+        EntryKind::Task => &KNOWN_TASKS[..],
+        EntryKind::Corpus => &KNOWN_TEXTS,
+        _ => return None,
+    };
+    let (_, text) = all.iter().find(|(known, _)| *known == name)?;
+    let mut entry: Value = serde_saphyr::from_str(text).ok()?;
+    entry.as_object_mut()?.remove("path");
+    Some(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_says_where_it_lies_on_the_hub() {
+        for (kind, all) in [(EntryKind::Task, &KNOWN_TASKS[..]), (EntryKind::Corpus, &KNOWN_TEXTS)] {
+            for (name, _) in all {
+                let entry = known_data(kind, name).unwrap();
+                assert!(entry["hub"].is_string() && entry["path"].is_null(), "{name}: {entry}");
+            }
+        }
+        assert!(known_data(EntryKind::Task, "nine").is_none());
+    }
 }

@@ -2,16 +2,20 @@
 //!
 //! The standard library's macros panic then. Those of this floor write here: a reader that has gone (`| head`) has all
 //! that it wanted, and what cannot be said stops no run. Only output that is lost for want of room is an error, at the end.
-//! Control characters in names and paths go out as escapes: they would move the cursor.
+//! Control characters in names and paths go out as escapes: they would move the cursor. Below them the quantities that people read.
 
 use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+use clap::{Args, ColorChoice};
+use console::Style;
 use serde::Serialize;
+use serde_json::Value;
 
-use super::verbosity::Look;
 use crate::error::{Error, Result, hidden, printable};
 
 thread_local! {
@@ -140,4 +144,227 @@ pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
 pub(super) fn width() -> Option<usize> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(usize::from(columns))
+}
+
+/// A text as it is, and not as JSON has it.
+pub(super) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// `1.5 GB`, `12 kB`
+pub(super) fn bytes(bytes: u64) -> String {
+    scaled(bytes as f64, "B")
+}
+
+/// `1 cell`, `57 cells`
+pub(super) fn cells(count: usize) -> String {
+    if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
+}
+
+/// `2.3 TFLOP`
+pub(super) fn flops(flops: f64) -> String {
+    scaled(flops, "FLOP")
+}
+
+fn scaled(value: f64, unit: &str) -> String {
+    let (divisor, prefix) = match value {
+        v if v >= 1e15 => (1e15, "P"),
+        v if v >= 1e12 => (1e12, "T"),
+        v if v >= 1e9 => (1e9, "G"),
+        v if v >= 1e6 => (1e6, "M"),
+        v if v >= 1e3 => (1e3, "k"),
+        _ => return format!("{value:.0} {unit}"),
+    };
+    let value = value / divisor;
+    let decimals = usize::from(value < 100.0);
+    format!("{value:.decimals$} {prefix}{unit}")
+}
+
+/// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`
+pub(super) fn seconds(seconds: f64) -> String {
+    let whole = seconds.round().max(0.0) as u64;
+    match whole {
+        _ if seconds < 9.95 => format!("{seconds:.1} s"),
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        3600..86_400 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}
+
+/// Rows in columns, the first row being the head; columns named in `right` stand to the right.
+pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match right.contains(&column) {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:<width$}"),
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[derive(Args)]
+pub(super) struct Verbosity {
+    /// Say nothing but results (on standard output) and errors, among them cells that fail: no progress and no notes.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say more of what is done and why: which store, files, models and engine are used and how they were found, why what
+    /// is not stored has to be made, and every value as it comes.
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    /// Colours: `auto` shows them on a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb, and elsewhere where
+    /// CLICOLOR_FORCE is set. No meaning is in a colour alone.
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
+}
+
+const QUIET: u8 = 0;
+const PLAIN: u8 = 1;
+const VERBOSE: u8 = 2;
+
+/// The arguments are read once, and everything that speaks asks here.
+static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
+
+/// Whether progress and notes are wanted.
+pub(super) fn notes() -> bool {
+    LEVEL.load(Relaxed) >= PLAIN
+}
+
+/// Whether it is wanted to be known what is done, and why.
+pub(super) fn details() -> bool {
+    LEVEL.load(Relaxed) >= VERBOSE
+}
+
+impl Verbosity {
+    pub(super) fn set(&self) {
+        let level = match (self.quiet, self.verbose) {
+            (true, _) => QUIET,
+            (_, true) => VERBOSE,
+            _ => PLAIN,
+        };
+        LEVEL.store(level, Relaxed);
+        let variable = |name: &str| std::env::var_os(name);
+        console::set_colors_enabled(coloured(self.color, variable, std::io::stdout().is_terminal()));
+        console::set_colors_enabled_stderr(coloured(self.color, variable, std::io::stderr().is_terminal()));
+    }
+}
+
+/// By <https://no-color.org> and <https://bixense.com/clicolors>: what is asked for on the command line counts first, then
+/// NO_COLOR, CLICOLOR_FORCE, and CLICOLOR.
+fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    match when {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto if set("NO_COLOR").is_some() => false,
+        ColorChoice::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
+        ColorChoice::Auto => {
+            let off = set("CLICOLOR").is_some_and(|value| value == "0") || set("TERM").is_some_and(|of| of == "dumb");
+            terminal && !off
+        }
+    }
+}
+
+/// What `--color` says for help and for mistakes in the arguments, which are shown before the arguments are read.
+pub(super) fn of_help(words: impl Iterator<Item = OsString>) -> ColorChoice {
+    let mut words = words.take_while(|word| word != "--").peekable();
+    while let Some(word) = words.next() {
+        let value = match word.to_str() {
+            Some("--color") => words.peek().cloned(),
+            Some(text) => text.strip_prefix("--color=").map(OsString::from),
+            None => None,
+        };
+        match value.as_deref().and_then(OsStr::to_str) {
+            Some("always") => return ColorChoice::Always,
+            Some("never") => return ColorChoice::Never,
+            _ => {}
+        }
+    }
+    ColorChoice::Auto
+}
+
+/// How a piece of a line looks where colours are shown.
+#[derive(Clone, Copy)]
+pub(super) enum Look {
+    Plain,
+    Good,
+    Doubtful,
+    Bad,
+    Label,
+}
+
+impl Look {
+    pub(super) fn style(self) -> Style {
+        match self {
+            Self::Plain => Style::new(),
+            Self::Good => Style::new().green(),
+            Self::Doubtful => Style::new().yellow(),
+            Self::Bad => Style::new().red().bold(),
+            Self::Label => Style::new().cyan(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_have_a_fitting_unit() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1_500), "1.5 kB");
+        assert_eq!(bytes(250_000_000), "250 MB");
+        assert_eq!(flops(2.34e12), "2.3 TFLOP");
+        for (value, text) in
+            [(0.04, "0.0 s"), (12.4, "12 s"), (200.0, "3 min 20 s"), (7_500.0, "2 h 5 min"), (273_600.0, "3 d 4 h")]
+        {
+            assert_eq!(seconds(value), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_in_line() {
+        let rows = [["a", "number"], ["bcd", "7"]].map(|row| row.map(str::to_string).to_vec());
+        assert_eq!(columns(&rows, &[1]), "a    number\nbcd       7\n");
+    }
+
+    #[test]
+    fn what_is_asked_for_counts_before_the_variables_and_these_before_the_terminal() {
+        let shown = |when, set: &[(&str, &str)], terminal| {
+            let of = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+            coloured(when, of, terminal)
+        };
+        for (set, on_terminal, elsewhere) in [
+            (&[][..], true, false),
+            (&[("NO_COLOR", "1")], false, false),
+            (&[("NO_COLOR", "")], true, false),
+            (&[("CLICOLOR", "0")], false, false),
+            (&[("TERM", "dumb")], false, false),
+            (&[("CLICOLOR_FORCE", "1")], true, true),
+            (&[("CLICOLOR_FORCE", "0")], true, false),
+            (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false, false),
+        ] {
+            assert_eq!(
+                [shown(ColorChoice::Auto, set, true), shown(ColorChoice::Auto, set, false)],
+                [on_terminal, elsewhere],
+                "{set:?}"
+            );
+            assert!(shown(ColorChoice::Always, set, false) && !shown(ColorChoice::Never, set, true), "{set:?}");
+        }
+    }
+
+    #[test]
+    fn colours_of_help_are_known_before_the_arguments_are_read() {
+        let of = |words: &[&str]| of_help(words.iter().map(OsString::from));
+        assert_eq!(of(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
+        assert_eq!(of(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
+        assert_eq!(of(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);
+        assert_eq!(of(&["ghostlab", "--color"]), ColorChoice::Auto);
+    }
 }

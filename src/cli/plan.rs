@@ -10,7 +10,7 @@ use super::answer::cache::KindSum;
 use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAnswer, PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::{bytes, cells, columns, flops, seconds};
+use super::out::{bytes, cells, columns, flops, seconds};
 use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
@@ -159,9 +159,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
         lines.push(format!("then scored on {}", scored.into_iter().map(on).collect::<Vec<_>>().join(", ")));
     }
     let timed: Vec<String> = of(WorkKind::Time).map(on).collect();
-    if !timed.is_empty() {
-        lines.push(format!("timed over {}", timed.join(", ")));
-    }
+    lines.extend((!timed.is_empty()).then(|| format!("timed over {}", timed.join(", "))));
     lines
 }
 

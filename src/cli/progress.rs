@@ -1,18 +1,19 @@
-//! Progress of a run: a bar for each job and one for the whole on a terminal, plain lines elsewhere, JSON lines where asked for.
+//! Progress of a run, and of a fetch: a bar for each job or file and one for the whole on a terminal, plain lines elsewhere, JSON lines
+//! where asked for.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use indicatif::{HumanCount, HumanDuration};
-
+use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::bars::{Bars, Piece};
-use super::units;
+use super::out::{self, bytes, seconds};
 use crate::clock::utc;
+use crate::error::printable;
 use crate::exec::{Event, JobStarted, Reporter, TimeLeft};
+use crate::hub;
 
 const BAR: &str = "{wide_bar:.cyan/blue} {percent:>3} %  {msg}";
 const WHOLE: &str = "{wide_bar:.green/blue} {percent:>3} %  {msg}";
@@ -132,7 +133,7 @@ impl Reporter for RunProgress {
                 if complete > 0 {
                     meter.bars.line(&format!("{complete} of {cells} cells are stored already"));
                 }
-                let left = units::flops(flops);
+                let left = out::flops(flops);
                 meter
                     .bars
                     .detail(&format!("engine {engine}; {left} to do, {} scores to make; plan {plan}", scores - scored));
@@ -164,6 +165,221 @@ impl Reporter for RunProgress {
             }
             Event::Kept | Event::WorkDone { .. } => {}
             Event::Ended { .. } => meter.bars.clear(),
+        }
+    }
+}
+
+const FETCH_BAR: &str = "{wide_bar:.cyan/blue} {bytes:>10}/{total_bytes:<10} {bytes_per_sec:>12}  {eta:>4}  {msg}";
+
+/// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
+pub(super) fn fetch_reporter(events: bool) -> Box<dyn hub::Reporter> {
+    if events {
+        return Box::new(JsonLines);
+    }
+    Box::new(FetchProgress(Mutex::new(FetchMeter { bars: Bars::new(), planned: 0, here: 0, came: 0, began: None })))
+}
+
+impl hub::Reporter for JsonLines {
+    fn event(&self, event: hub::Event) {
+        Self::write(utc(SystemTime::now()), &event);
+    }
+}
+
+struct FetchProgress(Mutex<FetchMeter>);
+
+struct FetchMeter {
+    bars: Bars<String>,
+    /// Bytes of all files; those that were here before, and those that came.
+    planned: u64,
+    here: u64,
+    came: u64,
+    began: Option<Instant>,
+}
+
+/// `12.3 MB/s, 5 min 2 s left`
+fn fetch_speed(came: u64, left: Option<u64>, began: Instant) -> String {
+    let per_second = came as f64 / began.elapsed().as_secs_f64().max(1e-3);
+    let left = left.filter(|_| came > 0).map(|left| format!(", {} left", seconds(left as f64 / per_second)));
+    format!("{}/s{}", bytes(per_second as u64), left.unwrap_or_default())
+}
+
+impl FetchMeter {
+    fn advance(&mut self, file: &String, more: u64) {
+        self.came += more;
+        self.bars.whole.iter().for_each(|whole| whole.inc(more));
+        let Some((Piece { total, here, came, began, .. }, true)) = self.bars.advance(file, more) else { return };
+        let done = here + came;
+        let of = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
+        let own = fetch_speed(came, total.map(|total| total.saturating_sub(done)), began);
+        let (planned, all) = (self.planned, self.here + self.came);
+        let whole = self.began.map(|began| fetch_speed(self.came, Some(planned.saturating_sub(all)), began));
+        let whole =
+            whole.map_or(String::new(), |whole| format!("; all: {} of {}, {whole}", bytes(all), bytes(planned)));
+        self.bars.line(&format!("{file}: {}{of}, {own}{whole}", bytes(done)));
+    }
+}
+
+impl hub::Reporter for FetchProgress {
+    fn event(&self, event: hub::Event) {
+        let mut meter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            hub::Event::FetchPlanned { files, bytes: planned, here } => {
+                (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
+                meter.bars.whole = meter.bars.bar(Some(planned), here, FETCH_BAR, "all files");
+                let known = if here == 0 { String::new() } else { format!(", {} of them are here", bytes(here)) };
+                meter.bars.line(&format!("to fetch: {files} files, {}{known}", bytes(planned)));
+            }
+            hub::Event::FetchStarted { file, bytes: total, here } => {
+                let bar = meter.bars.bar(total, here, FETCH_BAR, &file);
+                if bar.is_none() {
+                    let total = total.map_or(String::new(), |total| format!(": {}", bytes(total)));
+                    let from = if here == 0 { String::new() } else { format!(", from byte {here} on") };
+                    meter.bars.line(&format!("{file}{total}{from}"));
+                }
+                meter.bars.start(file, bar, total, here);
+            }
+            hub::Event::FetchAdvanced { file, bytes } => meter.advance(&file, bytes),
+            hub::Event::FetchRestarted { file, why } => {
+                meter.bars.restart(&file);
+                meter.bars.line(&format!("{file}: begins anew: {why}"));
+            }
+            hub::Event::Fetched { file, bytes: total } => {
+                if let Some(piece) = meter.bars.end(&file) {
+                    let speed = fetch_speed(piece.came, None, piece.began);
+                    meter.bars.line(&format!("{file}: done, {}, {speed}", bytes(total)));
+                }
+            }
+            hub::Event::FetchFailed { file, why } => {
+                meter.bars.end(&file);
+                meter.bars.error(&format!("{file} failed: {why}"));
+            }
+            hub::Event::FetchWaits { seconds: time, why } => {
+                meter.bars.line(&format!("waiting {}: {why}", seconds(time)))
+            }
+            hub::Event::FetchNote { text } => meter.bars.line(&text),
+        }
+    }
+}
+
+impl Drop for FetchProgress {
+    fn drop(&mut self) {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).bars.clear();
+    }
+}
+
+/// Between two plain lines of one piece.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Pieces of work, by what their events call them.
+pub(super) struct Bars<K> {
+    bars: Option<MultiProgress>,
+    pub(super) whole: Option<ProgressBar>,
+    pieces: BTreeMap<K, Piece>,
+}
+
+/// A piece that is under way.
+#[derive(Clone)]
+pub(super) struct Piece {
+    pub(super) bar: Option<ProgressBar>,
+    /// What it comes to, where that is known; what was there before, and what came.
+    pub(super) total: Option<u64>,
+    pub(super) here: u64,
+    pub(super) came: u64,
+    pub(super) began: Instant,
+    last_line: Instant,
+}
+
+impl Piece {
+    /// How long it is under way, and not nothing.
+    pub(super) fn seconds(&self) -> f64 {
+        self.began.elapsed().as_secs_f64().max(1e-9)
+    }
+}
+
+impl<K: Ord> Bars<K> {
+    pub(super) fn new() -> Self {
+        let bars = (std::io::stderr().is_terminal() && out::notes()).then(MultiProgress::new);
+        Self { bars, whole: None, pieces: BTreeMap::new() }
+    }
+
+    pub(super) fn line(&self, text: &str) {
+        if out::notes() {
+            self.error(text);
+        }
+    }
+
+    /// A line that is said however quiet it shall be.
+    pub(super) fn error(&self, text: &str) {
+        let text = &*printable(text);
+        match &self.bars {
+            Some(bars) => drop(bars.println(text)),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// A line for who wants to know more.
+    pub(super) fn detail(&self, text: &str) {
+        if out::details() {
+            self.error(text);
+        }
+    }
+
+    /// A bar above that of the whole, `here` of it being done; none where there is no terminal.
+    pub(super) fn bar(&self, total: Option<u64>, here: u64, template: &str, message: &str) -> Option<ProgressBar> {
+        let bars = self.bars.as_ref()?;
+        let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
+        let new = match &self.whole {
+            Some(whole) => bars.insert_before(whole, new),
+            None => bars.add(new),
+        };
+        new.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        // Nothing is drawn of one that has nothing to show yet.
+        if !message.is_empty() {
+            new.set_message(message.to_owned());
+        }
+        // What was here before did not come at any speed.
+        if here > 0 {
+            new.set_position(here);
+            new.reset_eta();
+        }
+        Some(new)
+    }
+
+    /// Begins a piece, with a bar or without one.
+    pub(super) fn start(&mut self, key: K, bar: Option<ProgressBar>, total: Option<u64>, here: u64) {
+        let now = Instant::now();
+        self.pieces.insert(key, Piece { bar, total, here, came: 0, began: now, last_line: now });
+    }
+
+    /// More of a piece came: how it stands, and whether a line has to tell of it.
+    pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Piece, bool)> {
+        let piece = self.pieces.get_mut(key)?;
+        piece.came += more;
+        piece.bar.iter().for_each(|bar| bar.inc(more));
+        let due = piece.bar.is_none() && piece.last_line.elapsed() >= LINE_EVERY;
+        if due {
+            piece.last_line = Instant::now();
+        }
+        Some((piece.clone(), due))
+    }
+
+    /// A piece begins anew, with nothing of it there.
+    pub(super) fn restart(&mut self, key: &K) {
+        if let Some(piece) = self.pieces.get_mut(key) {
+            (piece.here, piece.came, piece.began) = (0, 0, Instant::now());
+            piece.bar.iter().for_each(ProgressBar::reset);
+        }
+    }
+
+    pub(super) fn end(&mut self, key: &K) -> Option<Piece> {
+        let piece = self.pieces.remove(key)?;
+        piece.bar.iter().for_each(ProgressBar::finish_and_clear);
+        Some(piece)
+    }
+
+    pub(super) fn clear(&self) {
+        if let Some(bars) = &self.bars {
+            bars.clear().ok();
         }
     }
 }

@@ -11,11 +11,10 @@ use clap::Args;
 use super::answer::done::{Reported, shown};
 use super::answer::{self, Answer};
 use super::home;
-use super::units::bytes;
+use super::out::bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
 use crate::artifact::page::{CellNote, FindingRow, Page};
-use crate::artifact::{PagePart, ResultsFolder, contents, here, order};
-use crate::artifact::{audit, page, paper};
+use crate::artifact::{PagePart, ResultsFolder, audit, contents, here, order, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
@@ -47,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
-    let WrittenPage { page, .. } = write(&results, &reports, arguments.record)?;
+    let (page, _) = write(&results, &reports, arguments.record)?;
     answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))
 }
 
@@ -74,23 +73,14 @@ pub(super) fn check(reports: &Path) -> Result<()> {
     output(&reports.join(HERE)).check(&[PAGE.to_owned()])
 }
 
-/// The page that was written.
-pub(super) struct WrittenPage {
-    pub(super) page: PathBuf,
-    /// Whether something was left out, and told.
-    pub(super) left_out: bool,
-}
-
 /// What the page is made of in the results' folders, by path: as far as it can be read.
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {
         // Each file has a link.
         let names = self::files(&folder, results);
-        files.insert(
-            folder.display().to_string(),
-            names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("/"),
-        );
+        let names: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+        files.insert(folder.display().to_string(), names.join("/"));
         let read = [PagePart::FILE, StoredResults::FILE, Provenance::FILE, CLAIMS];
         let read = read.map(|name| folder.join(name)).into_iter().filter(|path| path.is_file());
         files.extend(contents(store, read)?);
@@ -105,8 +95,9 @@ pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
 }
 
 /// Writes the page from everything that lies in the results' folders; what is left out is told. The recorded run has a page
-/// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it.
-pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<WrittenPage> {
+/// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it. The page, and
+/// whether something was left out.
+pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let (mut sheets, mut left_out, mut shown) = (Vec::new(), Vec::new(), Vec::new());
     // A list has no record, and is the program's own.
     let kept = |folder: &PathBuf| Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file();
@@ -142,25 +133,17 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         }
     }
     if has_recorded && !record && shown.iter().all(kept) {
-        return Ok(WrittenPage { page, left_out: false });
+        return Ok((page, false));
     }
     for (folder, reason) in &left_out {
         note!("not on the page: {folder}: {reason}");
     }
     sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), order(&sheet.artifact.name)));
     let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
-    let mut cells = BTreeMap::new();
-    let mut artifacts = Vec::new();
-    for sheet in sheets {
-        let (artifact, notes) = own_keys(sheet);
-        artifacts.push(artifact);
-        cells.extend(notes);
-    }
-    let mut rows = Vec::new();
+    let (artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
     // Lists have no profile, and nothing to judge.
-    for profile in profiles.iter().filter(|profile| !profile.is_empty()) {
-        rows.extend(claims::judged_in(&folders, profile)?.iter().map(claims::row));
-    }
+    let judged = profiles.iter().filter(|profile| !profile.is_empty());
+    let judged = judged.map(|profile| claims::judged_in(&folders, profile)).collect::<Result<Vec<_>>>()?;
     let (made, program) = match record {
         true => last_made(&shown)?,
         false => (utc(SystemTime::now()), machine::program()),
@@ -180,10 +163,10 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         .trim_end()
         .to_owned(),
         artifacts,
-        claims: rows,
+        claims: judged.iter().flatten().map(claims::row).collect(),
         findings: findings()?,
         left_out,
-        cells,
+        cells: notes.into_iter().flatten().collect(),
     };
     let text = page::render(&page)? + if record { RECORDED } else { "" };
     if record {
@@ -192,7 +175,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Writ
         note!("recorded: {} artifacts, {}, and their page, {}", sizes.len(), bytes(all), bytes(page));
     }
     output(&reports).put(&[(PAGE.to_owned(), text.into_bytes())])?;
-    Ok(WrittenPage { page: reports.join(PAGE), left_out: is_part })
+    Ok((reports.join(PAGE), is_part))
 }
 
 /// Bytes of the files of a folder that a repository keeps.
@@ -208,14 +191,10 @@ fn write_claims(folders: &[PathBuf]) -> Result<()> {
     // Races have no numbers, and nothing is claimed of them.
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder) && has_numbers(folder)) {
         let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
-        let judged = match profiles.entry(profile) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let judged = claims::judged_in(folders, new.key())?;
-                new.insert(judged)
-            }
-        };
-        let text = claims::written(&claims::about(&name, judged));
+        if let Entry::Vacant(new) = profiles.entry(profile.clone()) {
+            new.insert(claims::judged_in(folders, &profile)?);
+        }
+        let text = claims::written(&claims::about(&name, &profiles[&profile]));
         ResultsFolder::add(folder, &[(CLAIMS.to_owned(), text.into_bytes())])?;
     }
     Ok(())
@@ -266,15 +245,10 @@ fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>)
 
 /// The folders of artifacts and of their profiles.
 fn folders(results: &Path) -> Vec<PathBuf> {
-    let inner = |folder: &Path| {
-        let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
-        let mut all: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).filter(|p| p.is_dir()).collect();
-        // A folder that is being written has a hidden name.
-        all.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')));
-        all.sort();
-        all
-    };
-    inner(results).into_iter().flat_map(|folder| [vec![folder.clone()], inner(&folder)].concat()).collect()
+    // A folder that is being written has a hidden name.
+    let seen = |path: &PathBuf| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let inner = |folder: &Path| home::folders_in(folder).into_iter().filter(seen);
+    inner(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner(&folder))).collect()
 }
 
 /// The same without recorded runs beside which there is one that was made here.
@@ -291,11 +265,9 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
     let up = "../".repeat(reports.components().count() - common);
     let down: PathBuf = folder.components().skip(common).collect();
-    let Ok(listing) = std::fs::read_dir(&folder) else { return Vec::new() };
-    let mut names: Vec<String> = listing
-        .filter_map(|item| item.ok()?.file_name().into_string().ok())
-        .filter(|name| name.contains('.') && !name.starts_with('.'))
-        .collect();
+    let names = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|item| item.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.contains('.') && !name.starts_with('.')).collect();
     names.sort();
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
 }

@@ -10,16 +10,15 @@ use serde_json::json;
 
 use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, shown};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
-use super::raced;
-use super::units::{self, seconds};
+use super::out::{self, seconds};
 use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
-use super::{fetch, out, progress, report, stop};
-use crate::artifact::claims;
-use crate::artifact::{self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, contents};
+use super::{candidates, fetch, progress, report, search, stop};
+use crate::artifact::{
+    self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, claims, contents,
+};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::RunSettings;
@@ -83,8 +82,9 @@ pub(super) struct Arguments {
     threads: Threads,
 }
 
-/// The folders of a call.
-struct Folders {
+/// What is asked for, and the folders that are meant.
+struct Call<'a> {
+    arguments: &'a Arguments,
     experiments: PathBuf,
     results: PathBuf,
     reports: PathBuf,
@@ -96,20 +96,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Makes what is asked for; the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
-    let folders = Folders {
+    let call = Call {
+        arguments,
         experiments: home::own_experiments(arguments.experiments.as_ref())?,
         results: home::below(arguments.results.as_ref(), "results", None),
         reports: home::below(arguments.reports.as_ref(), "reports", None),
     };
-    let all = artifact::all(&folders.experiments)?;
+    let all = artifact::all(&call.experiments)?;
     let chosen = artifact::chosen(&all, &arguments.artifacts)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
         let Arguments { profile, overrides, place, engine, .. } = arguments;
         let list = ArtifactList {
-            store: &place.look_anyway()?,
-            experiments: &folders.experiments,
-            results: &folders.results,
+            store: &place.look_anyway(None)?,
+            experiments: &call.experiments,
+            results: &call.results,
             profile: profile.as_deref(),
             overrides,
             engine: engine.request(),
@@ -124,9 +125,9 @@ fn ended(arguments: &Arguments) -> Result<u8> {
             .at(file.display().to_string())
             .found(format!("{} artifacts", chosen.len())));
     }
-    let store = if arguments.stored { arguments.place.look_anyway()? } else { arguments.place.store()? };
+    let store = if arguments.stored { arguments.place.look_anyway(None)? } else { arguments.place.store(None)? };
     if arguments.overrides.is_empty() {
-        report::check(&folders.reports)?;
+        report::check(&call.reports)?;
     }
     let (reporter, stop, clock) =
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
@@ -134,7 +135,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
     let (mut made, mut errors) = (Vec::new(), Vec::new());
     for artifact in &chosen {
-        match made_one(artifact, arguments, &folders, &runner) {
+        match call.made_one(artifact, &runner) {
             Ok(one) => made.push(one),
             // Of several artifacts, one that lacks its models does not keep the others from being made.
             Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
@@ -151,7 +152,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         // Lists have no profile, and where nothing else was made there is nothing to judge.
         let quiet = arguments.events || answer::json();
         let judged = made.iter().find_map(|of| of.profile.as_deref()).filter(|_| !quiet);
-        let (claims, written) = paged(&names, judged, arguments, &folders, &store)?;
+        let (claims, written) = call.paged(&names, judged, &store)?;
         print!("{claims}");
         note!("page of all artifacts: {}", written.display());
         page = Some(shown(&written));
@@ -183,169 +184,162 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-/// What is said of the paper's claims about some artifacts, where a profile's are judged, and the page, written where it is not
-/// as it would be.
-fn paged(
-    names: &[&str],
-    judged: Option<&str>,
-    arguments: &Arguments,
-    folders: &Folders,
-    store: &Store,
-) -> Result<(String, PathBuf)> {
-    let Folders { results, reports, .. } = folders;
-    let finished = || {
-        let call = format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
-        let made_of = json!([judged, report::made_of(results, store)?]);
-        Finished::of(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
-    };
-    let pages = report::pages(reports);
-    let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
-    if let Some(done) = finished().and_then(|of| of.found(&pages)) {
-        return Ok(done);
-    }
-    let claims = judged.map(|profile| claims_about(names, folders, profile)).transpose()?.unwrap_or_default();
-    let report::WrittenPage { page, left_out } = report::write(results, reports, arguments.record)?;
-    let done = (claims, page);
-    // What is left out is told each time.
-    if let Some(finished) = finished().filter(|_| !left_out) {
+impl Call<'_> {
+    /// What is said of the paper's claims about some artifacts, where a profile's are judged, and the page, written where it is not
+    /// as it would be.
+    fn paged(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
+        let Self { arguments, results, reports, .. } = self;
+        let finished = || {
+            let call =
+                format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
+            let made_of = json!([judged, report::made_of(results, store)?]);
+            Finished::of(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
+        };
         let pages = report::pages(reports);
-        finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
-    }
-    Ok(done)
-}
-
-/// The paper's claims about these artifacts, on the paper's numbers and on ours.
-fn claims_about(names: &[&str], folders: &Folders, profile: &str) -> Result<String> {
-    let mut judged = report::judged(&folders.results, profile)?;
-    judged.retain(|of| of.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
-    if judged.is_empty() {
-        return Ok(String::new());
-    }
-    Ok(format!("\nclaims of the paper:\n{}", claims::render(&judged)))
-}
-
-fn target(artifact: &Artifact, grid: &Grid, arguments: &Arguments, folders: &Folders) -> Result<ResultsFolder> {
-    artifact_folder(artifact, grid, &arguments.overrides, arguments.engine.request(), &folders.results)
-}
-
-/// Makes one artifact and says what came of it.
-fn made_one(
-    artifact: &Artifact,
-    arguments: &Arguments,
-    folders: &Folders,
-    runner: &Runner<'_>,
-) -> Result<MadeArtifact> {
-    let name = artifact.name.clone();
-    let quiet = arguments.events || answer::json();
-    if let Some(list) = artifact.description.list {
-        let screen = artifact::list(artifact, list, &folders.experiments, &folders.results, out::width())?;
-        if !quiet {
-            println!("{}\n\n{screen}", artifact.description.title);
+        let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
+        if let Some(done) = finished().and_then(|of| of.found(&pages)) {
+            return Ok(done);
         }
-        return Ok(MadeArtifact { name, ..MadeArtifact::default() });
+        let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
+        let (page, left_out) = report::write(results, reports, arguments.record)?;
+        let done = (claims, page);
+        // What is left out is told each time.
+        if let Some(finished) = finished().filter(|_| !left_out) {
+            let pages = report::pages(reports);
+            finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
+        }
+        Ok(done)
     }
-    if arguments.fetch {
-        let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
-        fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
+
+    /// The paper's claims about these artifacts, on the paper's numbers and on ours.
+    fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
+        let mut judged = report::judged(&self.results, profile)?;
+        judged.retain(|of| of.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
+        if judged.is_empty() {
+            return Ok(String::new());
+        }
+        Ok(format!("\nclaims of the paper:\n{}", claims::render(&judged)))
     }
-    if let Some(races) = &artifact.description.races {
-        let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
-        let target = target(artifact, &grid, arguments, folders)?;
-        let target = if arguments.record { target.recording()? } else { target };
-        return raced::made(
-            &raced::Race { artifact, races, grid, target: &target, results: &folders.results, quiet },
-            runner,
+
+    fn target(&self, artifact: &Artifact, grid: &Grid) -> Result<ResultsFolder> {
+        let arguments = self.arguments;
+        let engine = arguments.engine.request();
+        let target = artifact_folder(artifact, grid, &arguments.overrides, engine, &self.results)?;
+        if arguments.record { target.recording() } else { Ok(target) }
+    }
+
+    /// Makes one artifact and says what came of it.
+    fn made_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
+        let Self { arguments, experiments, results, .. } = self;
+        let name = artifact.name.clone();
+        let quiet = arguments.events || answer::json();
+        if let Some(list) = artifact.description.list {
+            let screen = artifact::list(artifact, list, experiments, results, out::width())?;
+            if !quiet {
+                println!("{}\n\n{screen}", artifact.description.title);
+            }
+            return Ok(MadeArtifact { name, ..MadeArtifact::default() });
+        }
+        if arguments.fetch {
+            let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
+            fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
+        }
+        if let Some(races) = &artifact.description.races {
+            let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
+            let target = self.target(artifact, &grid)?;
+            let race = search::Race { artifact, races, grid, target: &target, results, quiet };
+            return search::made(&race, runner);
+        }
+        let clock = Instant::now();
+        let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
+        let GivenWork { grid, gated, .. } = match &submission {
+            Some(submission) => GivenWork::frozen(submission, runner.store)?,
+            None => {
+                let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
+                GivenWork::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
+            }
+        };
+        let target = self.target(artifact, &grid)?;
+        apart(target.path(), &home::inputs(&grid, runner.store))?;
+        if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
+            not_over_a_later_one(file, submission, &target, &grid)?;
+        }
+        let finished = || self.finished(artifact, &grid, &gated, &target, runner);
+        if let Some(done) = finished().and_then(|(of, _)| of.found::<Done>(&target.folders())) {
+            return Ok(done.again(artifact, &grid, &target));
+        }
+        let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
+        if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
+            finished.keep(&target.folders(), &Done::of(&made, warnings));
+        }
+        let ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
+        if let Some(view) = table.filter(|_| !quiet) {
+            println!("{}", screen(&view, out::width()));
+            print!("{beside}");
+        }
+        let files = all_shown(&files);
+        note!(
+            "{}: {} in {}; written: {}",
+            artifact.name,
+            out::cells(grid.cells.len()),
+            seconds(clock.elapsed().as_secs_f64()),
+            files.join(", ")
         );
-    }
-    let clock = Instant::now();
-    let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
-    let GivenWork { grid, gated, .. } = match &submission {
-        Some(submission) => GivenWork::frozen(submission, runner.store)?,
-        None => {
-            let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
-            GivenWork::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
+        if let Some(recorded) = &recorded {
+            note!("{}: {recorded}", artifact.name);
         }
-    };
-    let target = target(artifact, &grid, arguments, folders)?;
-    let target = if arguments.record { target.recording()? } else { target };
-    apart(target.path(), &home::inputs(&grid, runner.store))?;
-    if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
-        not_over_a_later_one(file, submission, &target, &grid)?;
+        for (backbone, reason) in &unknown {
+            note!("{backbone}: whether it is the paper's is not known: {reason}");
+        }
+        misses.iter().for_each(|miss| eprintln!("  {miss}"));
+        if !misses.is_empty() {
+            let backbones = GateFailure::backbones(&misses).join(", ");
+            eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them all the same");
+        }
+        failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
+        if unmade > 0 {
+            let all = out::cells(grid.cells.len());
+            eprintln!("{name}: {unmade} of {all} are not made yet, or not wholly; without --stored they are");
+        }
+        let failure = |(cell, reason): &(String, String)| CellFailure { cell: cell.clone(), reason: reason.clone() };
+        Ok(MadeArtifact {
+            name,
+            profile: grid.profile,
+            cells: grid.cells.len(),
+            failed,
+            unmade,
+            failures: failures.iter().map(failure).collect(),
+            misses: misses.iter().map(ToString::to_string).collect(),
+            differs: differs(&target),
+            recorded,
+            files,
+        })
     }
-    let finished = || finished(artifact, arguments, &grid, &gated, &target, runner);
-    if let Some(done) = finished().and_then(|(of, _)| of.found::<Done>(&target.folders())) {
-        return Ok(done.again(artifact, &grid, &target));
-    }
-    let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
-    if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
-        finished.keep(&target.folders(), &Done::of(&made, warnings));
-    }
-    let ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
-    if let Some(view) = table.filter(|_| !quiet) {
-        println!("{}", screen(&view, out::width()));
-        print!("{beside}");
-    }
-    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    note!(
-        "{}: {} in {}; written: {}",
-        artifact.name,
-        units::cells(grid.cells.len()),
-        seconds(clock.elapsed().as_secs_f64()),
-        written.join(", ")
-    );
-    if let Some(recorded) = &recorded {
-        note!("{}: {recorded}", artifact.name);
-    }
-    for (backbone, reason) in &unknown {
-        note!("{backbone}: whether it is the paper's is not known: {reason}");
-    }
-    misses.iter().for_each(|miss| eprintln!("  {miss}"));
-    if !misses.is_empty() {
-        let backbones = GateFailure::backbones(&misses).join(", ");
-        eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them all the same");
-    }
-    failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
-    if unmade > 0 {
-        let all = units::cells(grid.cells.len());
-        eprintln!("{name}: {unmade} of {all} are not made yet, or not wholly; without --stored they are");
-    }
-    let failure = |(cell, reason): &(String, String)| CellFailure { cell: cell.clone(), reason: reason.clone() };
-    Ok(MadeArtifact {
-        name,
-        profile: grid.profile,
-        cells: grid.cells.len(),
-        failed,
-        unmade,
-        failures: failures.iter().map(failure).collect(),
-        misses: misses.iter().map(ToString::to_string).collect(),
-        differs: differs(&target),
-        recorded,
-        files: all_shown(&files),
-    })
-}
 
-/// An artifact that is made of what the grid needs and the store holds, where a call like this one would find it so. None
-/// where this one asks for more than files: to measure, record, clear up, tell events, or open a gate. With what is to be said
-/// of its inputs each time.
-fn finished<'a>(
-    artifact: &Artifact,
-    arguments: &Arguments,
-    grid: &Grid,
-    gated: &Gated,
-    target: &ResultsFolder,
-    runner: &Runner<'a>,
-) -> Option<(Finished<'a>, Vec<String>)> {
-    let Runner { store, settings, .. } = runner;
-    let more = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
-    if more || settings.retime || settings.store_limit.is_some() || matches!(gated, Gated::Yes(Some(_))) {
-        return None;
+    /// An artifact that is made of what the grid needs and the store holds, where a call like this one would find it so. None
+    /// where this one asks for more than files: to measure, record, clear up, tell events, or open a gate. With what is to be said
+    /// of its inputs each time.
+    fn finished<'a>(
+        &self,
+        artifact: &Artifact,
+        grid: &Grid,
+        gated: &Gated,
+        target: &ResultsFolder,
+        runner: &Runner<'a>,
+    ) -> Option<(Finished<'a>, Vec<String>)> {
+        let (Runner { store, settings, .. }, Self { arguments, .. }) = (runner, self);
+        let more = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
+        if more || settings.retime || settings.store_limit.is_some() || matches!(gated, Gated::Yes(Some(_))) {
+            return None;
+        }
+        let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
+        let described = contents(store, [&artifact.file])?;
+        let gated = matches!(gated, Gated::Yes(_));
+        let of = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
+        let finished =
+            Finished::of_plan(store, &format!("{} in {}", artifact.name, target.path().display()), &plan, &of)?;
+        Some((finished, warnings(grid, &plan.inputs.by_path())))
     }
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
-    let described = contents(store, [&artifact.file])?;
-    let gated = matches!(gated, Gated::Yes(_));
-    let of = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
-    let finished = Finished::of_plan(store, &format!("{} in {}", artifact.name, target.path().display()), &plan, &of)?;
-    Some((finished, warnings(grid, &plan.inputs.by_path())))
 }
 
 /// What is said of an artifact that is made whole.
@@ -374,7 +368,7 @@ impl Done {
             print!("{beside}");
         }
         let (name, cells) = (&artifact.name, grid.cells.len());
-        let all = units::cells(cells);
+        let all = out::cells(cells);
         note!("{name}: {cells} of {all} are stored already, and its files are as they were written: nothing to do");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");

@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::cells;
+use super::out::cells;
 use super::work::{self, noted};
-use super::{home, needs, out, plan, progress, stop, verbosity};
+use super::{home, out, plan, progress, stop};
 use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, RunSettings};
@@ -77,7 +77,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let submission = arguments.asked.submission()?;
     match &submission {
         Some(submission) => submission.check(&store)?,
-        None => artifact::hold(&mut grid, &needs::hash(&store))?,
+        None => artifact::hold(&mut grid, &work::hash(&store))?,
     }
     let target = work::run_folder(&arguments.asked, &grid, submission.as_ref(), arguments.results.as_ref())?;
     let shape = match arguments.layout {
@@ -97,7 +97,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings =
         RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine.request()) };
-    if verbosity::details() {
+    if out::details() {
         detail!("{}", missing(&grid, &store, &settings)?);
     }
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
@@ -105,14 +105,15 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
-    let seconds = clock.elapsed().as_secs_f64();
+    let (written, seconds) = (all_shown(&files), clock.elapsed().as_secs_f64());
+    let said = format!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     let ran = Ran {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
         failed: lacking(&grid, &outcome, |of| of.failure.as_ref()),
         unmade: lacking(&grid, &outcome, |of| of.missing.as_ref().filter(|_| of.failure.is_none())),
-        files: all_shown(&files),
+        files: written,
         seconds,
     };
     if !arguments.events {
@@ -121,8 +122,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if !target.as_described() && !target.description().differs.is_empty() {
         note!("{}: a folder of its own, for {}", target.path().display(), target.description().differs.join(", "));
     }
-    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    note!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
+    note!("{said}");
     let (failed, unmade, all) = (outcome.failed(), outcome.unmade(), cells(grid.cells.len()));
     if unmade > 0 {
         eprintln!("{unmade} of {all} are not made yet, or not wholly; without --stored they are");
@@ -149,6 +149,6 @@ fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&S
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let (state, reasons) = (StoreState::read(&plan, store), Reasons::new(store, &plan));
-    let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store)?);
+    let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store));
     Ok(counts.trim_end().to_owned())
 }

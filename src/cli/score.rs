@@ -4,23 +4,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
-use clap::ValueHint;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueHint};
 use serde_json::{Map, Value, json};
 
 use super::answer::done::{HubInput, Score, Scored};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, absolute, backbone, fetchable, is_file, with_entries};
-use super::units::columns;
-use super::{fetch, needs, progress, stop};
-use crate::artifact;
+use super::out::columns;
+use super::{candidates, fetch, progress, stop, work};
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
-use crate::exec;
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::grid::{Grid, HubSource};
@@ -28,6 +24,7 @@ use crate::model::Config;
 use crate::quantity::MOST;
 use crate::results::{ModelScore, ModelScores};
 use crate::tasks::{Bos, DocumentLimit};
+use crate::{artifact, exec};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -108,22 +105,18 @@ const LENGTH: usize = 2048;
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.threads.start()?;
     let model = Path::new(&arguments.model);
-    let store = arguments.place.store_near(Some(model).filter(|model| model.is_dir()))?;
+    let store = arguments.place.store(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     if arguments.fetch {
         let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
-    artifact::hold(&mut grid, &needs::hash(&store)).map_err(|error| {
+    artifact::hold(&mut grid, &work::hash(&store)).map_err(|error| {
         if error.advice().is_some() { error.hint("the same command with --fetch brings it anew") } else { error }
     })?;
-    let output = arguments.output.as_ref().map(|path| OutputFile {
-        path,
-        inputs: home::inputs(&grid, &store),
-        force: arguments.force,
-        is_ours: is_sealed,
-    });
+    let (inputs, force) = (|| home::inputs(&grid, &store), arguments.force);
+    let output = arguments.output.as_ref().map(|path| OutputFile { path, inputs: inputs(), force, is_ours: is_sealed });
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
@@ -264,21 +257,18 @@ fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
         return Ok(None);
     }
     let mut entry = json!({"definition": if file { absolute(given)? } else { given.to_owned() }, "bos": arguments.bos});
-    let paths = [("folder", &arguments.definitions), ("data", &arguments.rows)];
-    for (key, path) in paths.into_iter().filter_map(|(key, path)| Some((key, path.as_ref()?))) {
-        entry[key] = json!(absolute(&path.display().to_string())?);
-    }
-    if let Some(shots) = arguments.shots {
-        entry["shots"] = json!(shots);
-    }
-    if let Some(limit) = arguments.limit {
-        entry["limit"] = json!(limit.value());
-    }
-    if let Some(system) = &arguments.system {
-        entry["system"] = json!(system);
-    }
-    if arguments.chat {
-        entry["chat"] = json!(true);
+    let Arguments { definitions, rows, shots, limit, system, chat, .. } = arguments;
+    let whole = |path: &Option<PathBuf>| path.as_ref().map(|path| absolute(&path.display().to_string())).transpose();
+    let said = [
+        ("folder", json!(whole(definitions)?)),
+        ("data", json!(whole(rows)?)),
+        ("shots", json!(shots)),
+        ("limit", json!(limit.map(|limit| limit.value()))),
+        ("system", json!(system)),
+        ("chat", json!(chat.then_some(true))),
+    ];
+    for (key, value) in said.into_iter().filter(|(_, value)| !value.is_null()) {
+        entry[key] = value;
     }
     Ok(Some(entry))
 }
@@ -299,10 +289,7 @@ fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> 
 
 /// A line for each score.
 fn table(scores: &[ModelScore]) -> String {
-    let number = |score: &ModelScore, value: f64| match score.percent {
-        true => format!("{value:.2}"),
-        false => format!("{value:.4}"),
-    };
+    let number = |score: &ModelScore, value: f64| format!("{value:.0$}", if score.percent { 2 } else { 4 });
     let mut rows = vec![["scored on", "metric", "value", "±", "bits per byte", "items"].map(str::to_owned).to_vec()];
     rows.extend(scores.iter().map(|score| {
         let items = if score.windows { "windows" } else { "documents" };

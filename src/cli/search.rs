@@ -1,29 +1,30 @@
-//! `ghostlab search MODEL --budget …`: which layers, which repair, how sure.
+//! `ghostlab search MODEL --budget …`: which layers, which repair, how sure. And an artifact of races: the cells of another one,
+//! searched under its budgets.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, all_shown};
-use super::answer::search::Searched;
+use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, shown};
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
+use super::out::{bytes, columns, seconds};
 use super::search_grid::SearchArgs;
-use super::units::{bytes, columns, seconds};
-use super::{fetch, needs, progress, stop};
-use crate::artifact::{self, search_files, search_names};
+use super::work::differs;
+use super::{fetch, progress, stop, work};
+use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder, Runner, search_files, search_names};
+use crate::cluster;
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
+use crate::exec::{self, GridOutcome};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
-use crate::grid::{Grid, Search};
+use crate::grid::{Grid, RacesEntry, Search};
 use crate::quantity::Gigabytes;
+use crate::results::{StoredResults, put};
 use crate::search::{Found, Laboratory, parts, search, took};
-use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -58,14 +59,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let clock = Instant::now();
     arguments.threads.start()?;
     let model = Path::new(&arguments.asked.model);
-    let store = arguments.place.store_near(Some(model).filter(|model| model.exists()))?;
+    let store = arguments.place.store(Some(model).filter(|model| model.exists()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let reporter = progress::reporter(false);
-    let work = |grid: &Grid, results: &Path| -> Result<GridOutcome> {
-        let recorder = Recorder::start(grid, results, &store, &*reporter)?;
-        exec::run(grid, settings, &store, &recorder, &stop).inspect_err(|error| recorder.end(error))
-    };
+    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: false };
     if let Some(folder) = &arguments.export {
         export::check(folder)?;
     }
@@ -76,13 +74,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             fetch::bring(&[arguments.asked.needs()?], &store, false, &stop)?;
         }
         let time = |dense: &Grid| -> Result<Option<f64>> {
-            let outcome = work(dense, &home::below(arguments.results.as_ref(), "results", None))?;
+            let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
             let sample = outcome.cells.first().and_then(|of| of.prompt(&arguments.asked.prompt)?.sample.as_ref());
             Ok(sample.and_then(took).map(|(time, _)| time))
         };
         arguments.asked.grid(settings.engine, &time)?
     };
-    artifact::hold(&mut grid, &needs::hash(&store))?;
+    artifact::hold(&mut grid, &work::hash(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
@@ -106,21 +104,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         settings,
         reporter: &*reporter,
         stop: &stop,
-        run: &|grid: &Grid| work(grid, target.path()),
+        run: &|grid: &Grid| runner.run(grid, target.path()),
         times: true,
     };
     let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
     let files = search_files(NAME, &found)?;
     let draft = target.stage()?;
     for (name, bytes) in &files {
-        std::fs::write(draft.path().join(name), bytes)
-            .map_err(|error| Error::io("write", &draft.path().join(name), &error))?;
+        put(&draft.path().join(name), bytes)?;
     }
     draft.publish()?;
     let written: Vec<PathBuf> = files.iter().map(|(name, _)| target.path().join(name)).collect();
     let exported = match (&arguments.export, searches.first(), found.first()) {
         (Some(folder), Some(grid), Some(found)) if found.winner.is_some() => {
-            Some(exported(grid, found, folder, &store, settings, &*reporter, &stop)?)
+            let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
+            let evidence = Some(found.markdown().replacen("## ", "### ", 1));
+            let exporter = Exporter { store: &store, settings, form, reporter: &*reporter, stop: &stop, evidence };
+            Some(exported(grid, found, folder, &exporter)?)
         }
         _ => None,
     };
@@ -166,34 +166,17 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
 }
 
 /// Writes the winner's folder.
-fn exported(
-    grid: &Grid,
-    found: &Found,
-    folder: &Path,
-    store: &Store,
-    settings: RunSettings,
-    reporter: &dyn Reporter,
-    stop: &std::sync::atomic::AtomicBool,
-) -> Result<ExportedCell> {
+fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) -> Result<ExportedCell> {
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner =
         winner.ok_or_else(|| Error::job("no candidate meets the budget when it is measured: nothing is exported"))?;
-    let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
-    let exporter =
-        Exporter { store, settings, form, reporter, stop, evidence: Some(found.markdown().replacen("## ", "### ", 1)) };
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
 /// The command line that was given, with an export.
 fn export_command() -> String {
-    let quoted = |word: OsString| {
-        let word = word.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@+%".contains(c);
-        if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
-    };
-    let words = std::env::args_os().skip(1).map(quoted);
-    let words: Vec<String> = ["ghostlab".to_owned()].into_iter().chain(words).collect();
-    format!("{} --export FOLDER", words.join(" "))
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    format!("ghostlab {} --export FOLDER", cluster::line(words))
 }
 
 fn say(answer: &Searched) {
@@ -220,4 +203,61 @@ fn say(answer: &Searched) {
     if let Some(command) = &answer.export {
         println!("The winner as a folder for transformers:\n  {command}");
     }
+}
+
+/// What is raced, and where it goes.
+pub(super) struct Race<'a> {
+    pub(super) artifact: &'a Artifact,
+    pub(super) races: &'a RacesEntry,
+    pub(super) grid: Grid,
+    /// The folder of the races.
+    pub(super) target: &'a ResultsFolder,
+    /// That of all artifacts.
+    pub(super) results: &'a Path,
+    pub(super) quiet: bool,
+}
+
+/// Races, writes what came of it, and says it beside the other artifact's best rows.
+pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
+    let Race { artifact, races, grid, target, results, quiet } = race;
+    let started = SystemTime::now();
+    let searches = parts(grid);
+    if searches.is_empty() {
+        return Err(Error::bad_input("an artifact of races has no `search`").at(artifact.file.display().to_string()));
+    }
+    target.check(&Raced::files(artifact, searches.len()))?;
+    let run = |grid: &Grid| -> Result<GridOutcome> {
+        let outcome = runner.run(grid, target.path())?;
+        match outcome.cells.iter().find(|of| runner.stored && of.missing.is_some() && of.failure.is_none()) {
+            None => Ok(outcome),
+            Some(of) => Err(Error::missing("a search is not made yet, or not wholly")
+                .at(of.cell.to_string())
+                .hint("without --stored it is made")),
+        }
+    };
+    let Runner { store, settings, reporter, stop, stored } = *runner;
+    let lab = Laboratory { store, settings, reporter, stop, run: &run, times: !stored };
+    let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
+    let profile = grid.profile.clone().unwrap_or_default();
+    let whole = StoredResults::read(&results.join(&races.beside).join(&profile)).ok();
+    let raced = Raced::new(grid, races, &found, whole.as_ref());
+    let dense = Grid { cells: grid.cells.iter().filter(|of| of.is_dense()).cloned().collect(), ..grid.clone() };
+    let dense = exec::stored(&dense, settings, store, &())?;
+    let Published { files, recorded } = raced.publish(artifact, &dense, target, started)?;
+    if !quiet {
+        println!("{}\n\n{}", artifact.description.title, columns(&raced.table(), &[]));
+        raced.notes().iter().for_each(|note| println!("{note}"));
+    }
+    let folder = shown(target.path());
+    let put = || format!("{} files written in {folder}", files.len());
+    note!("{}: {}", artifact.name, recorded.clone().unwrap_or_else(put));
+    Ok(MadeArtifact {
+        name: artifact.name.clone(),
+        profile: grid.profile.clone(),
+        cells: grid.cells.len(),
+        differs: differs(target),
+        recorded,
+        files: all_shown(&files),
+        ..MadeArtifact::default()
+    })
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::candidates;
 use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
+use super::out::plain;
 use crate::corpus::Rule;
 use crate::criterion::{self, PruneSpec};
 use crate::error::{Error, Result};
@@ -263,10 +264,6 @@ impl SearchArgs {
         with_entries(&mut grid, entry, tasks, corpora);
         Ok(grid.to_string())
     }
-}
-
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn named(given: &[String], all: impl FnOnce() -> Vec<String>) -> Vec<String> {

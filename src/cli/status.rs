@@ -1,18 +1,22 @@
-//! `ghostlab status`: runs and workers, how far they are, what failed; what the scheduler tells, beside it.
+//! `ghostlab status`: runs and workers, how far they are, what failed; what the scheduler tells, beside it. `ghostlab cancel` ends what
+//! `submit` submitted with this store, and nothing else.
 
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
 
-use super::answer::status::{StatusAnswer, SubmissionView};
+use super::answer::done::{Cancelled, EndedJob};
+use super::answer::seen::{StatusAnswer, SubmissionView};
 use super::answer::{self, Answer};
+use super::candidates;
 use super::home::StoreArgs;
-use super::units::{flops, seconds};
+use super::out::{flops, seconds};
 use crate::clock::utc;
-use crate::cluster::JobEnd;
-use crate::error::Result;
-use crate::exec::{FailedCell, FailureView, JobView, Overview, PlanView, RunState, RunView, WorkerView};
+use crate::cluster::{self, JobEnd, Queue, Submission};
+use crate::error::{Error, Result};
+use crate::exec::{FailureView, Overview, PlanView, RunState, RunView, WorkerView};
+use crate::plan::OutlineProgress;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -34,9 +38,7 @@ fn text(answer: &StatusAnswer, all: bool) {
         println!("no runs with the store {store}");
         return;
     }
-    for plan in plans {
-        print!("{}", shared(plan, all));
-    }
+    plans.iter().for_each(|plan| print!("{}", shared(plan, all)));
     for (index, run) in runs.iter().enumerate() {
         let newest = !runs[..index].iter().any(|newer| newer.file == run.file);
         let goes_on = run.stage == RunState::Running && !run.died;
@@ -47,9 +49,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     // A run by itself tells of its own failures.
     let own = |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|of| of.cell == failure.what);
     failures.iter().filter(|failure| !own(failure)).for_each(|failure| println!("{}", failed(failure)));
-    for submission in submissions {
-        println!("{}", submitted(submission));
-    }
+    submissions.iter().for_each(|submission| println!("{}", submitted(submission)));
     if let Some(reason) = scheduler_silent {
         println!("the scheduler tells nothing ({reason}); the store tells the rest");
     }
@@ -57,29 +57,19 @@ fn text(answer: &StatusAnswer, all: bool) {
 
 /// A plan that workers share.
 fn shared(plan: &PlanView, all: bool) -> String {
-    let progress = &plan.progress;
+    let OutlineProgress { complete, cells, jobs } = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
     let engine = plan.engine.as_ref().map_or(String::new(), |engine| format!(" on {engine}"));
-    let done = progress.jobs.iter().filter(|job| job.stored == job.artifacts).count();
+    let done = jobs.iter().filter(|job| job.stored == job.artifacts).count();
     let mut lines = vec![
         format!("{} ({}{profile}){engine}, shared by workers, plan {}", plan.grid, plan.file.display(), plan.id),
-        format!(
-            "  {} of {} cells complete, {done} of {} jobs done",
-            progress.complete,
-            progress.cells,
-            progress.jobs.len()
-        ),
+        format!("  {complete} of {cells} cells complete, {done} of {} jobs done", jobs.len()),
     ];
-    for job in progress.jobs.iter().filter(|job| all || (job.stored < job.artifacts && job.stored > 0)) {
-        lines.push(format!("  {}: {} of {} artifacts stored", job.label, job.stored, job.artifacts));
-    }
-    let PlanView { ended, interrupted, died, .. } = plan;
-    let mut past = Vec::new();
-    for (count, how) in [(ended, "ended"), (interrupted, "asked to end before"), (died, "died")] {
-        if *count > 0 {
-            past.push(format!("{count} {how}"));
-        }
-    }
+    let told = jobs.iter().filter(|job| all || (job.stored < job.artifacts && job.stored > 0));
+    lines.extend(told.map(|job| format!("  {}: {} of {} artifacts stored", job.label, job.stored, job.artifacts)));
+    let past = [(plan.ended, "ended"), (plan.interrupted, "asked to end before"), (plan.died, "died")];
+    let past = past.into_iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
+    let past: Vec<String> = past.collect();
     let past = if past.is_empty() { String::new() } else { format!(" ({})", past.join(", ")) };
     let speed = match (plan.flop_per_second > 0.0, plan.seconds_left) {
         (true, Some(left)) if plan.left_flop > 0.0 => {
@@ -91,9 +81,8 @@ fn shared(plan: &PlanView, all: bool) -> String {
     const SHOWN: usize = 20;
     let most = if all { plan.workers.len() } else { SHOWN };
     lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", one(worker))));
-    if plan.workers.len() > most {
-        lines.push(format!("    … and {} more (--all shows them)", plan.workers.len() - most));
-    }
+    let more = plan.workers.len() - most.min(plan.workers.len());
+    lines.extend((more > 0).then(|| format!("    … and {more} more (--all shows them)")));
     lines.extend(plan.failures.iter().map(|failure| format!("  {}", failed(failure))));
     lines.join("\n") + "\n"
 }
@@ -114,18 +103,20 @@ fn failed(failure: &FailureView) -> String {
         (failed, 0) => format!("failed {}", times(failed)),
         (failed, died) => format!("failed {}, its worker died {}", times(failed), times(died)),
     };
-    let at = utc(UNIX_EPOCH + Duration::from_secs(failure.time));
-    format!("{} {how}, last on {} at {at}: {}", failure.what, failure.host, failure.reason)
+    let FailureView { what, host, time, reason, .. } = failure;
+    format!("{what} {how}, last on {host} at {}: {reason}", at(*time))
+}
+
+/// A time in seconds since 1970.
+fn at(seconds: u64) -> String {
+    utc(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 fn submitted(submission: &SubmissionView) -> String {
     let ended = submission.ends.iter().map(|end| {
-        let at = utc(UNIX_EPOCH + Duration::from_secs(end.time));
-        let JobEnd { job, exit_code, host, reason, log, .. } = end;
-        format!(
-            "\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    its log: {}",
-            log.display()
-        )
+        let JobEnd { job, exit_code, host, reason, log, time } = end;
+        let (at, log) = (at(*time), log.display());
+        format!("\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    its log: {log}")
     });
     queued(submission) + &ended.collect::<String>()
 }
@@ -153,34 +144,75 @@ fn described(record: &RunView) -> String {
         RunState::Failed => "failed",
         RunState::Interrupted => "interrupted: the same command goes on where it was",
     };
-    let at = |time: u64| utc(UNIX_EPOCH + Duration::from_secs(time));
+    let scored = match record.scores {
+        0 => String::new(),
+        scores => format!(", {} of {scores} scores", record.scored.min(scores)),
+    };
     let mut lines = vec![
         format!("{} ({}): {stage}", record.grid, record.file.display()),
         format!("  began {}, last heard of {}, process {}", at(record.started), at(record.updated), record.process),
-        match record.scores {
-            0 => format!("  {} of {} cells complete", record.complete, record.cells),
-            scores => {
-                let (complete, cells, scored) = (record.complete, record.cells, record.scored.min(scores));
-                format!("  {complete} of {cells} cells complete, {scored} of {scores} scores")
-            }
-        },
+        format!("  {} of {} cells complete{scored}", record.complete, record.cells),
     ];
     if matches!(record.stage, RunState::Running | RunState::Interrupted) && record.flop > 0.0 {
         let share = (record.done_flop / record.flop).min(1.0);
         let left = record.seconds_left.map_or(String::new(), |left| format!(", about {} left", seconds(left)));
         lines.push(format!("  {:.0} % of what there was to do{left}", 100.0 * share));
     }
-    if record.stage == RunState::Running {
-        for JobView { label, tokens_done, tokens } in &record.jobs {
-            lines.push(format!("  {label}: {tokens_done} of {tokens} tokens"));
-        }
-    }
-    for FailedCell { cell, reason } in &record.failures {
-        lines.push(format!("  {cell} failed: {reason}"));
-    }
-    if record.stage == RunState::Complete {
-        lines.push(format!("  results in {}", record.results.display()));
-    }
+    let jobs = record.jobs.iter().filter(|_| record.stage == RunState::Running);
+    lines.extend(jobs.map(|job| format!("  {}: {} of {} tokens", job.label, job.tokens_done, job.tokens)));
+    lines.extend(record.failures.iter().map(|of| format!("  {} failed: {}", of.cell, of.reason)));
+    let complete = record.stage == RunState::Complete;
+    lines.extend(complete.then(|| format!("  results in {}", record.results.display())));
     lines.push(format!("  {}", record.command.join(" ")));
     lines.join("\n") + "\n"
+}
+
+#[derive(Args)]
+pub(super) struct CancelArguments {
+    /// Submissions by their ids, or by the names of grids or artifacts; all of the store by default.
+    #[arg(add = candidates::submissions())]
+    which: Vec<String>,
+    #[command(flatten)]
+    place: StoreArgs,
+}
+
+pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
+    let store = arguments.place.look()?;
+    let mut chosen = Submission::all(&store);
+    for name in &arguments.which {
+        if !chosen.iter().any(|of| of.id == *name || of.plan == *name || of.name == *name) {
+            let known: Vec<&str> = chosen.iter().map(|of| of.id.as_str()).collect();
+            return Err(Error::missing("nothing of that name was submitted with this store")
+                .at(store.root().display().to_string())
+                .expected(if known.is_empty() { "a submission".to_owned() } else { known.join(", ") })
+                .found(format!("`{name}`"))
+                .hint("`ghostlab status` lists what was submitted"));
+        }
+    }
+    let all = arguments.which.is_empty();
+    chosen.retain(|of| all || [&of.id, &of.plan, &of.name].iter().any(|name| arguments.which.contains(name)));
+    let queue = Queue::ask().map_err(|reason| {
+        Error::missing("the scheduler does not tell what is queued, and nothing is ended by guess")
+            .found(reason)
+            .hint("ask again later")
+    })?;
+    let mut ended = Vec::new();
+    for submission in &chosen {
+        for job in queue.of(&submission.comment()) {
+            // Of an array the whole: `45_1` and `45_[2-3]` are 45.
+            let number = job.id.split('_').next().unwrap_or_default().to_owned();
+            if !ended.iter().any(|of: &EndedJob| of.job == number) {
+                ended.push(EndedJob { submission: submission.id.clone(), job: number });
+            }
+        }
+    }
+    if !ended.is_empty() {
+        cluster::cancel(&ended.iter().map(|of| of.job.clone()).collect::<Vec<_>>())?;
+    }
+    answer::show(Cancelled { ended }, Answer::Cancel, |of| {
+        of.ended.iter().for_each(|of| println!("{}: job {} ended", of.submission, of.job));
+        if of.ended.is_empty() {
+            println!("nothing is queued");
+        }
+    })
 }

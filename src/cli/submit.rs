@@ -9,12 +9,11 @@ use clap::{Args, Subcommand};
 use super::answer::done::Submitted;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::{bytes, cells, flops, seconds};
+use super::out::{bytes, cells, flops, seconds};
 use super::work::GivenWork;
 use super::{home, progress};
 use crate::cluster::{
-    self, ArrayRequest, ArtifactCall, Binary, JobEnd, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs,
-    time_limit,
+    self, ArtifactCall, Binary, JobEnd, JobScript, Queue, SHORTEST, SlurmProfile, Submission, SubmittedJobs, time_limit,
 };
 use crate::error::{Error, Result};
 use crate::exec::{self, RunSettings, Where};
@@ -79,8 +78,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let work = GivenWork::of(&arguments.asked, arguments.no_gate, tried)?;
     let engine = settled(arguments.asked.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let PreparedSubmission { submission, answer, device_memory } = PreparedSubmission::of(&work, settings, tried)?;
-    let submission = &submission;
+    let (ref submission, answer, device_memory) = prepared(&work, settings, tried)?;
     if answer.complete == submission.cells {
         let said = format!(
             "all {} are stored: nothing is submitted; `ghostlab run` writes the results",
@@ -101,7 +99,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let gres = gres(engine, device_memory, settings, &profile)?;
     let script = JobScript {
         submission,
-        workers: ArrayRequest { workers, at_a_time },
+        workers,
+        at_a_time,
         cpus,
         memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
         options: asked_of_slurm(gres.as_deref(), &profile, &arguments.sbatch),
@@ -111,12 +110,12 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         worker: [&program[..], &worker_words(submission, &store, cpus, &profile, arguments, own)?].concat(),
         report: [&program[..], &report_words(submission, &store, &work, engine, arguments)?].concat(),
     };
-    if let Some(limit) = time_limit::of_options(&script.options).filter(|&limit| limit < time_limit::SHORTEST) {
+    if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
         eprintln!(
             "warning: a time limit of {} leaves a worker little time or none: two minutes before its time is up it ends and is \
              queued again; ask for {} or more",
             seconds(limit.as_secs_f64()),
-            seconds(time_limit::SHORTEST.as_secs_f64()),
+            seconds(SHORTEST.as_secs_f64()),
         );
     }
     let text = script.render(&folder)?;
@@ -140,7 +139,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let hand_over =
         |what: &str, options: Vec<String>| submission.hand_over(&store, what, || cluster::sbatch(&options, &path));
     if !arguments.again
-        && let Some(Queued { mut said, without_report }) = queued(submission, &store)?
+        && let Some((mut said, without_report)) = queued(submission, &store)?
     {
         let mut jobs = Vec::new();
         if let Some(array) = without_report {
@@ -169,79 +168,63 @@ fn told(answer: Submitted, said: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{said}"))
 }
 
-/// What is known before anything is submitted.
-struct PreparedSubmission {
-    submission: Submission,
-    /// What is told where nothing is submitted; its memory is that of a worker with all weights of the largest backbone.
-    answer: Submitted,
-    /// The same memory on another device.
-    device_memory: u64,
-}
-
-impl PreparedSubmission {
-    /// Checks and tokenises everything, as a run would before its first job.
-    fn of(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<Self> {
-        let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
-        let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
-        if let Some(gate) = work.gate() {
-            let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
-            exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
-            gate_plan = Some(plan);
-        }
-        let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
-        let exec::Preflight { state, estimate } =
-            exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
-        let most = settings.memory.unwrap_or(u64::MAX);
-        let of_device = plan.backbones.iter().map(|backbone| {
-            backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, most)
-        });
-        let device_memory = of_device.max().unwrap_or(0);
-        let complete = plan.variants().filter(|(_, variant)| state.complete_elsewhere(variant)).count();
-        let outline = Outline::of(&plan, &state)?;
-        let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
-            file: std::path::absolute(&artifact.file).unwrap_or_else(|_| artifact.file.clone()),
-            profile: work.grid.profile.clone(),
-            gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
-        });
-        let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
-        inputs.extend(gate_plan.map(|plan| plan.inputs));
-        let id = (outline.keep(store), plan.engines());
-        inputs.push(plan.inputs);
-        let inputs: Vec<&Inputs> = inputs.iter().collect();
-        let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
-        let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
-        let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
-        let answer = Submitted {
-            id: submission.id.clone(),
-            name: submission.name.clone(),
-            cells: submission.cells,
-            complete,
-            left_flop: left,
-            memory_bytes: memory,
-            disk_bytes: disk,
-            workers: 0,
-            jobs: Vec::new(),
-            script: None,
-        };
-        Ok(Self { submission, answer, device_memory })
+/// Checks and tokenises everything, as a run would before its first job: what is submitted, what is told where nothing is, its memory
+/// being that of a worker with all weights of the largest backbone, and the same memory on another device.
+fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
+    let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
+    let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
+    if let Some(gate) = work.gate() {
+        let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
+        exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
+        gate_plan = Some(plan);
     }
+    let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
+    let exec::Preflight { state, estimate } =
+        exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
+    let most = settings.memory.unwrap_or(u64::MAX);
+    let of_device = plan
+        .backbones
+        .iter()
+        .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, most));
+    let device_memory = of_device.max().unwrap_or(0);
+    let complete = plan.variants().filter(|(_, variant)| state.complete_elsewhere(variant)).count();
+    let outline = Outline::of(&plan, &state)?;
+    let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
+        file: std::path::absolute(&artifact.file).unwrap_or_else(|_| artifact.file.clone()),
+        profile: work.grid.profile.clone(),
+        gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
+    });
+    let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
+    inputs.extend(gate_plan.map(|plan| plan.inputs));
+    let id = (outline.keep(store), plan.engines());
+    inputs.push(plan.inputs);
+    let inputs: Vec<&Inputs> = inputs.iter().collect();
+    let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
+    let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
+    let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
+    let answer = Submitted {
+        id: submission.id.clone(),
+        name: submission.name.clone(),
+        cells: submission.cells,
+        complete,
+        left_flop: left,
+        memory_bytes: memory,
+        disk_bytes: disk,
+        workers: 0,
+        jobs: Vec::new(),
+        script: None,
+    };
+    Ok((submission, answer, device_memory))
 }
 
-/// What of a plan is queued.
-struct Queued {
-    /// Which jobs, a line each.
-    said: Vec<String>,
-    /// An array of this very submission that no report is noted for: its submit ended in between.
-    without_report: Option<String>,
-}
-
-/// What workers for the same plan are queued; none where none are.
-fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
+/// What workers for the same plan are queued, a line each; none where none are. With an array of this very submission that no
+/// report is noted for: its submit ended in between.
+fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.plan == submission.plan).collect();
     if !before.iter().any(|of| of.jobs(store).any()) {
         return Ok(None);
     }
-    let queue = Queue::ask("now-30days").map_err(|reason| {
+    let queue = Queue::ask().map_err(|reason| {
         Error::missing("this plan was submitted before, and the scheduler does not tell what is left of that")
             .found(reason)
             .hint("ask again later; --again submits all the same")
@@ -265,7 +248,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
         return Ok(None);
     }
     said.push("nothing is added; --again adds workers".to_owned());
-    Ok(Some(Queued { said, without_report }))
+    Ok(Some((said, without_report)))
 }
 
 /// The engine with everything said: what `auto` means here, it has to mean where the workers are.

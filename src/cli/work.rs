@@ -1,15 +1,17 @@
-//! What a worker is given to do: a grid, an artifact, or what was frozen of either when it was submitted.
+//! What a worker is given to do: a grid, an artifact, or what was frozen of either when it was submitted; what that needs from outside,
+//! and the hashes of what is there.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::grid_args::GridArgs;
+use super::home;
 use super::stop::AGAIN;
-use super::{home, needs};
 use crate::artifact::{self, Artifact, Gated, ResultsFolder};
 use crate::cluster::{JobEnd, Submission};
 use crate::error::{Error, Result};
-use crate::grid::Grid;
+use crate::files::sha256;
+use crate::grid::{AxisChoice, Grid, InputList};
 use crate::model::EngineRequest;
 use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
@@ -34,7 +36,7 @@ impl GivenWork {
         }
         let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
             let (mut grid, overrides) = (asked.grid()?, asked.overrides.clone());
-            artifact::hold(&mut grid, &needs::hash(store))?;
+            artifact::hold(&mut grid, &hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
         Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
@@ -51,7 +53,7 @@ impl GivenWork {
         no_gate: bool,
         store: &Store,
     ) -> Result<Self> {
-        let hash = needs::hash(store);
+        let hash = hash(store);
         let mut grid = artifact.grid(profile, overrides)?;
         artifact::identify(&mut grid, &hash)?;
         let gated = match no_gate {
@@ -98,7 +100,7 @@ pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, sto
     if let Some(submission) = asked.submission()? {
         return submission.check(store);
     }
-    let hash = needs::hash(store);
+    let hash = hash(store);
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
@@ -195,4 +197,37 @@ pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> R
         JobEnd::note(file, bad);
     }
     result.map(ExitCode::from)
+}
+
+/// What a grid's file needs, or artifacts by their name, which are described in `experiments`.
+///
+/// # Errors
+/// A mistake in a grid, or an unknown name.
+pub(super) fn of_target(
+    target: &str,
+    profile: Option<&str>,
+    overrides: &[String],
+    experiments: impl FnOnce() -> Result<PathBuf>,
+) -> Result<Vec<InputList>> {
+    let file = Path::new(target);
+    if file.is_file() {
+        if let Some(artifact) = Artifact::read(file)? {
+            return artifact.needs(profile, overrides);
+        }
+        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
+        return Ok(vec![Grid::needs(file, profile, overrides, &all)?]);
+    }
+    let all = artifact::all(&experiments()?)?;
+    let chosen = artifact::chosen(&all, &[target.to_owned()])?;
+    let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
+    Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Hashes files, as far as a store does not remember their hashes.
+pub(super) fn hash<'s>(store: impl Into<Option<&'s Store>>) -> impl Fn(&Path) -> Result<String> {
+    let store: Option<&Store> = store.into();
+    move |path: &Path| match store {
+        Some(store) => store.input(path).map(|input| input.sha256().to_owned()),
+        None => sha256::of_file(path).map(|(hash, _)| hash).map_err(|error| Error::io("read", path, &error)),
+    }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use super::answer::done::{WorkEnd, WorkerEnd};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::{cells, seconds};
+use super::out::{cells, seconds};
 use super::work::{GivenWork, noted};
 use super::{progress, stop};
 use crate::artifact::{self, Artifact};
@@ -163,7 +163,7 @@ fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
 /// What came of it, in words.
 fn said(worked: Worked) -> String {
     match worked {
-        Worked::Left => LEFT.into(),
+        Worked::Left => "others are at what is left; this worker left".to_owned(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
         // Latencies, or what another worker has failed at.
         Worked::Done { cells: all, failed: 0, complete } => {
@@ -174,5 +174,3 @@ fn said(worked: Worked) -> String {
         }
     }
 }
-
-const LEFT: &str = "others are at what is left; this worker left";

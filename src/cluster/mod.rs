@@ -1,21 +1,200 @@
 //! Floor 3: a grid handed to a scheduler, which starts many workers on it. The scheduler is asked to start, to stop and to
 //! tell what waits; how far the work is, the store alone says.
+//!
+//! Here stand the programs that jobs run, copies below a store, and which of them may go: a copy is kept as long as a job may run it.
 
-mod job_end;
 mod options;
 mod profile;
-mod program;
 mod queue;
 mod script;
 mod submission;
-pub mod time_limit;
-mod unneeded;
 
-pub use job_end::JobEnd;
-pub use options::check as check_options;
+pub use options::{SHORTEST, check_options, time_limit};
 pub use profile::{GpuType, SlurmProfile};
-pub use program::FrozenProgram;
-pub use queue::{NotTaken, Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
-pub use script::{ArrayRequest, JobScript, plain};
-pub use submission::{ArtifactCall, Binary, Submission, SubmittedJobs};
-pub use unneeded::unneeded;
+pub use queue::{JobEnd, NotTaken, Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
+pub use script::{JobScript, line, plain};
+pub use submission::{ArtifactCall, Submission, SubmittedJobs};
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+use crate::files::{regular, sha256};
+use ghostlab_store::{Shared, Store};
+
+/// For so long a job that is out of the queue may be queued again, and who freezes a program may take to submit it.
+const QUIET: Duration = Duration::from_secs(24 * 3600);
+
+/// The programs of a store that no job runs or may run any more: of all submissions that name one, nothing is queued or running, nothing
+/// stirred for a day, and the scheduler says so. Where anything of that is not known they stay: a scheduler that does not
+/// answer, another user's submission, one that this program cannot read.
+pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
+    let mut quiet: Vec<FrozenProgram> = FrozenProgram::all(store).into_iter().filter(|of| of.age() >= QUIET).collect();
+    if quiet.is_empty() {
+        return quiet;
+    }
+    let Some(submissions) = Submission::every(store) else { return Vec::new() };
+    let named: BTreeSet<&str> = submissions.iter().map(|of| of.binary.sha256.as_str()).collect();
+    let asks = quiet.iter().any(|of| named.contains(of.sha256.as_str()));
+    let queue = if asks { Queue::ask().ok() } else { None };
+    let over = |of: &Submission| {
+        let folder = of.folder(store);
+        let gone = match (of.jobs(store).any(), &queue) {
+            (false, _) => true,
+            (true, Some(queue)) => queue.of(&of.comment()).next().is_none(),
+            (true, None) => false,
+        };
+        gone && is_mine(&folder) && stirred(&folder) >= QUIET
+    };
+    quiet.retain(|program| submissions.iter().filter(|of| of.binary.sha256 == program.sha256).all(over));
+    quiet
+}
+
+/// How long ago anything of a submission was written: its notes, its logs, how its jobs ended.
+fn stirred(folder: &Path) -> Duration {
+    let below = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|of| of.path());
+    let all = below(folder).flat_map(|path| below(&path).collect::<Vec<_>>().into_iter().chain([path]));
+    all.map(|path| since(&path)).min().unwrap_or_default()
+}
+
+/// Whether it is this user's: the scheduler tells nobody of another user's jobs.
+#[cfg(unix)]
+fn is_mine(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &Path| fs::metadata(path).map(|data| data.uid()).ok();
+    owner(path).is_some_and(|of| owner(Path::new("/proc/self")) == Some(of))
+}
+
+#[cfg(not(unix))]
+fn is_mine(_: &Path) -> bool {
+    false
+}
+
+/// The copy's name in its folder.
+const NAME: &str = "ghostlab";
+/// A program as it was when something was submitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrozenProgram {
+    pub sha256: String,
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
+impl FrozenProgram {
+    /// All of a store.
+    pub fn all(store: &Store) -> Vec<Self> {
+        let folders = fs::read_dir(store.programs()).into_iter().flatten().flatten();
+        let mut all: Vec<Self> = folders
+            .filter_map(|folder| {
+                let sha256 = folder.file_name().into_string().ok()?;
+                let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let path = Some(folder.path().join(NAME)).filter(|_| is_hash)?;
+                let data = path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
+                Some(Self { sha256, path, bytes: data.len() })
+            })
+            .collect();
+        all.sort_by(|a, b| a.sha256.cmp(&b.sha256));
+        all
+    }
+
+    /// How long ago it was made, or used for a submission.
+    pub fn age(&self) -> Duration {
+        since(&self.path).min(self.path.parent().map_or(Duration::ZERO, since))
+    }
+
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("remove", &self.path, &error));
+            }
+            _ => {}
+        }
+        // Only where it is empty.
+        self.path.parent().map(fs::remove_dir);
+        Ok(())
+    }
+}
+
+/// How long ago a path was written; no time at all where that is not known.
+fn since(path: &Path) -> Duration {
+    let written = path.symlink_metadata().and_then(|data| data.modified());
+    written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
+}
+
+/// A program that may work on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binary {
+    pub path: PathBuf,
+    pub sha256: String,
+}
+
+impl Binary {
+    /// This program.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn this(store: &Store) -> Result<Self> {
+        let found = std::env::current_exe();
+        let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;
+        let sha256 = store.input(&path)?.sha256().to_owned();
+        Ok(Self { path, sha256 })
+    }
+
+    /// Where its copy lies below a store, or would.
+    pub fn frozen_at(&self, store: &Store) -> PathBuf {
+        store.programs().join(&self.sha256).join(NAME)
+    }
+
+    /// Makes that copy, which jobs run: a program that is built anew meanwhile ends none of them.
+    ///
+    /// # Errors
+    /// The store cannot be written to, or the program has just changed.
+    pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
+        let place = self.frozen_at(store);
+        let folder = place.parent().unwrap_or(&place);
+        // It is used again, so that nobody throws it away before its submission is written. Another user's folder stays as old as it
+        // is: then the submission is there a moment later.
+        File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
+        if sha256::of_file(&place).is_ok_and(|(found, _)| found == self.sha256) {
+            return Ok(place);
+        }
+        store.make_folder(folder)?;
+        write_atomically(&place, |file| {
+            io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &place, &error))?;
+            executable(file).map_err(|error| Error::io("write", &place, &error))
+        })?;
+        Shared::as_its_folder(&place);
+        let (found, _) = sha256::of_file(&place).map_err(|error| Error::io("read", &place, &error))?;
+        if found == self.sha256 {
+            return Ok(place);
+        }
+        fs::remove_file(&place).ok();
+        Err(Error::bad_input("the program changed while it was submitted")
+            .at(self.path.display().to_string())
+            .expected(format!("SHA-256 {}", self.sha256))
+            .found(found)
+            .hint("submit again when it is built"))
+    }
+}
+
+/// Whoever may read it may run it.
+#[cfg(unix)]
+fn executable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = file.metadata()?.permissions().mode();
+    file.set_permissions(fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))
+}
+
+#[cfg(not(unix))]
+fn executable(_: &File) -> io::Result<()> {
+    Ok(())
+}

@@ -1,16 +1,22 @@
 //! Slurm's own commands: what is queued, and how to end it. Each may be absent, slow or broken; none is asked how far the
-//! work is.
+//! work is. And how jobs of a submission ended that did not do what they were started for: what `status` tells of a worker that refused
+//! to begin, and of which the store knows nothing else.
 
+use std::fs;
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::files::atomic::{is_temporary, write_atomically};
+use crate::files::{owner, regular};
 use crate::machine;
+use ghostlab_store::Shared;
 
 /// For so long a scheduler may think about a question.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,13 +53,13 @@ impl Queue {
     ///
     /// # Errors
     /// Why neither does.
-    pub fn ask(since: &str) -> Result<Self, String> {
+    pub fn ask() -> Result<Self, String> {
         let asked = answer("squeue", &["--me", "--noheader", "-o", FORMAT], PATIENCE);
         match asked {
             Ok(text) => Ok(Self { told_by: "squeue", jobs: text.lines().filter_map(parsed).collect() }),
             Err(reason) => {
                 let format = "JobID,JobName,State,Reason,Comment";
-                let arguments = ["-X", "-n", "-P", "-S", since, "-o", format];
+                let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
                 let text = answer("sacct", &arguments, PATIENCE).map_err(|_| reason)?;
                 let jobs = text.lines().filter_map(parsed).filter(|job| !ended(&job.state)).collect();
                 Ok(Self { told_by: "sacct", jobs })
@@ -95,11 +101,11 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
-    let text = told("sbatch", &arguments, WORKING).map_err(|silent| NotTaken {
-        absent: matches!(silent, SilentCommand::Absent(_)),
+    let text = told("sbatch", &arguments, WORKING).map_err(|SilentCommand { reason, absent }| NotTaken {
+        absent,
         error: Error::missing("sbatch did not take the job")
             .at(script)
-            .found(silent.reason())
+            .found(reason)
             .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm"),
     })?;
     // `NUMBER` or `NUMBER;CLUSTER`
@@ -132,55 +138,110 @@ pub fn scontrol_requeue() -> Result<(), String> {
 }
 
 /// Why a command said nothing of use.
-enum SilentCommand {
+struct SilentCommand {
+    reason: String,
     /// It cannot be started.
-    Absent(String),
-    Failed(String),
-}
-
-impl SilentCommand {
-    fn reason(self) -> String {
-        let (Self::Absent(reason) | Self::Failed(reason)) = self;
-        reason
-    }
+    absent: bool,
 }
 
 /// What a command says on standard output within a time.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
-    told(program, arguments, within).map_err(SilentCommand::reason)
+    told(program, arguments, within).map_err(|silent| silent.reason)
 }
 
 fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, SilentCommand> {
+    let failed = |reason| SilentCommand { reason, absent: false };
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = spawned.map_err(|error| SilentCommand::Absent(format!("{program}: {error}")))?;
+    let mut child = spawned.map_err(|error| SilentCommand { reason: format!("{program}: {error}"), absent: true })?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (sender, receiver) = mpsc::channel();
     // Of its own, so that a command that hangs with its pipes open keeps nobody.
     std::thread::spawn(move || {
-        let read = |pipe: Option<&mut dyn Read>| {
+        fn read(pipe: Option<impl Read>) -> String {
             let mut text = Vec::new();
-            pipe.map(|pipe| pipe.read_to_end(&mut text));
+            pipe.map(|mut pipe| pipe.read_to_end(&mut text));
             String::from_utf8_lossy(&text).into_owned()
-        };
-        let (mut out, mut err) = (out, err);
-        let said = read(out.as_mut().map(|pipe| pipe as &mut dyn Read));
-        let told = read(err.as_mut().map(|pipe| pipe as &mut dyn Read));
-        sender.send((said, told)).ok();
+        }
+        sender.send((read(out), read(err))).ok();
     });
     let Ok((said, told)) = receiver.recv_timeout(within) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(SilentCommand::Failed(format!("{program} did not answer within {} s", within.as_secs())));
+        return Err(failed(format!("{program} did not answer within {} s", within.as_secs())));
     };
     match child.wait() {
         Ok(status) if status.success() => Ok(said),
-        Ok(status) => Err(SilentCommand::Failed(format!("{program}: {status}: {}", told.trim()))),
-        Err(error) => Err(SilentCommand::Failed(format!("{program}: {error}"))),
+        Ok(status) => Err(failed(format!("{program}: {status}: {}", told.trim()))),
+        Err(error) => Err(failed(format!("{program}: {error}"))),
+    }
+}
+
+/// A scheduler's job that ended without its work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobEnd {
+    /// The scheduler's name of it: `45_0`, a task of an array, or `46`.
+    pub job: String,
+    /// Its exit code.
+    pub exit_code: u8,
+    /// Why.
+    pub reason: String,
+    /// What it said.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub log: PathBuf,
+    /// The machine's name.
+    pub host: String,
+    /// When, in seconds since 1970 (UTC), by that machine's clock.
+    pub time: u64,
+}
+
+impl JobEnd {
+    /// The folder of the jobs' logs, beside the submission's file.
+    pub const LOGS: &str = "logs";
+    /// That of their ends.
+    pub(super) const FOLDER: &str = "ends";
+
+    /// Notes how the job that this process is ended, beside the submission's file; a better end takes the note of a worse
+    /// one away. Without a scheduler nothing is noted: whoever started it sees it.
+    pub fn note(submission: &Path, bad: Option<(u8, String)>) {
+        let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
+        let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
+        let noted = match bad {
+            None => fs::remove_file(&path).map_err(|error| Error::io("remove", &path, &error)),
+            Some((exit_code, reason)) => {
+                let log = folder.join(Self::LOGS).join(format!("{job}.log"));
+                let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                Self { job, exit_code, reason, log, host: owner::host(), time }.put(&path)
+            }
+        };
+        // Where it cannot be written down the log has it.
+        noted.ok();
+    }
+
+    fn put(&self, path: &Path) -> Result<()> {
+        let folder = path.parent().unwrap_or(path);
+        fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        write_atomically(path, |file| {
+            serde_json::to_writer_pretty(file, self)
+                .map_err(|error| Error::job("a job's end has no JSON form").found(error.to_string()))
+        })?;
+        Shared::as_its_folder(path);
+        Ok(())
+    }
+
+    /// What is noted in a submission's folder, the oldest first.
+    pub fn all(folder: &Path) -> Vec<Self> {
+        let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
+        let whole = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));
+        let read = |path: PathBuf| serde_json::from_slice::<Self>(&regular::read(&path).ok()?).ok();
+        let mut ends: Vec<Self> = whole.filter_map(|file| read(file.path())).collect();
+        ends.sort_by(|a, b| (a.time, &a.job).cmp(&(b.time, &b.job)));
+        ends
     }
 }
 

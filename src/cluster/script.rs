@@ -29,7 +29,9 @@ const EXPORTED: [&str; 12] = [
 #[derive(Debug, Clone)]
 pub struct JobScript<'a> {
     pub submission: &'a Submission,
-    pub workers: ArrayRequest,
+    /// How many workers, and how many of them at a time.
+    pub workers: usize,
+    pub at_a_time: usize,
     pub cpus: usize,
     /// Megabytes.
     pub memory: u64,
@@ -43,13 +45,6 @@ pub struct JobScript<'a> {
     /// The commands, word by word.
     pub worker: Vec<String>,
     pub report: Vec<String>,
-}
-
-/// How many workers, and how many of them at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ArrayRequest {
-    pub workers: usize,
-    pub at_a_time: usize,
 }
 
 impl JobScript<'_> {
@@ -99,8 +94,7 @@ impl JobScript<'_> {
     /// # Errors
     /// A folder of logs that cannot be named to a scheduler.
     pub fn array_options(&self) -> Result<Vec<String>> {
-        let ArrayRequest { workers, at_a_time } = self.workers;
-        let array = format!("--array=0-{}%{at_a_time}", workers.max(1) - 1);
+        let array = format!("--array=0-{}%{}", self.workers.max(1) - 1, self.at_a_time);
         Ok([vec![array, self.output("%A_%a.log")?], self.common()].concat())
     }
 
@@ -144,7 +138,7 @@ fn unnamed(path: &Path) -> Error {
 }
 
 /// Words as a shell reads them.
-fn line(words: impl Iterator<Item = String>) -> String {
+pub fn line(words: impl Iterator<Item = String>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);
     let quoted = |word: String| match !word.is_empty() && word.chars().all(plain) {
         true => word,

@@ -2,22 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::job_end::JobEnd;
-use super::program::FrozenProgram;
-use super::queue::{NotTaken, Queue};
+use super::Binary;
+use super::queue::{JobEnd, NotTaken, Queue};
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use crate::grid::Grid;
 use crate::plan::Inputs;
-use ghostlab_store::fault;
-use ghostlab_store::{Shared, Store};
+use ghostlab_store::{Store, fault};
 
 /// A grid that was submitted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,74 +55,6 @@ pub struct ArtifactCall {
     pub gated: bool,
 }
 
-/// A program that may work on it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Binary {
-    pub path: PathBuf,
-    pub sha256: String,
-}
-
-impl Binary {
-    /// This program.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn this(store: &Store) -> Result<Self> {
-        let found = std::env::current_exe();
-        let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;
-        let sha256 = store.input(&path)?.sha256().to_owned();
-        Ok(Self { path, sha256 })
-    }
-
-    /// Where its copy lies below a store, or would.
-    pub fn frozen_at(&self, store: &Store) -> PathBuf {
-        FrozenProgram::place(store, &self.sha256)
-    }
-
-    /// Makes that copy, which jobs run: a program that is built anew meanwhile ends none of them.
-    ///
-    /// # Errors
-    /// The store cannot be written to, or the program has just changed.
-    pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
-        let place = self.frozen_at(store);
-        FrozenProgram::touch(&place);
-        if sha256::of_file(&place).is_ok_and(|(found, _)| found == self.sha256) {
-            return Ok(place);
-        }
-        let folder = place.parent().unwrap_or(&place);
-        store.make_folder(folder)?;
-        write_atomically(&place, |file| {
-            io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &place, &error))?;
-            executable(file).map_err(|error| Error::io("write", &place, &error))
-        })?;
-        Shared::as_its_folder(&place);
-        let (found, _) = sha256::of_file(&place).map_err(|error| Error::io("read", &place, &error))?;
-        if found == self.sha256 {
-            return Ok(place);
-        }
-        fs::remove_file(&place).ok();
-        Err(Error::bad_input("the program changed while it was submitted")
-            .at(self.path.display().to_string())
-            .expected(format!("SHA-256 {}", self.sha256))
-            .found(found)
-            .hint("submit again when it is built"))
-    }
-}
-
-/// Whoever may read it may run it.
-#[cfg(unix)]
-fn executable(file: &fs::File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = file.metadata()?.permissions().mode();
-    file.set_permissions(fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))
-}
-
-#[cfg(not(unix))]
-fn executable(_: &fs::File) -> io::Result<()> {
-    Ok(())
-}
-
 /// The scheduler's numbers of what was submitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmittedJobs {
@@ -153,9 +81,12 @@ impl SubmittedJobs {
     }
 }
 
+fn no_json(error: serde_json::Error) -> Error {
+    Error::job("a submission has no JSON form").found(error.to_string())
+}
+
 fn pretty(what: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(what)
-        .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))
+    serde_json::to_string_pretty(what).map_err(no_json)
 }
 
 /// The layout of the file.
@@ -199,8 +130,7 @@ impl Submission {
             binary,
             engine,
         };
-        let text = serde_json::to_string(&submission)
-            .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
+        let text = serde_json::to_string(&submission).map_err(no_json)?;
         submission.id = sha256::of_bytes(text)[..12].to_owned();
         Ok(submission)
     }

@@ -7,36 +7,20 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::folder::Form;
+use super::{Exporter, MadeCell};
 use crate::checkpoint::{Attached, Layout};
 use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
-use crate::exec::CellResult;
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::identity::Canonical;
 use crate::machine;
 use crate::model::{BranchPlace, Deployed, FloatType, Operator, Sublayer, rounding_told};
-use crate::plan::BackbonePlan;
 use crate::recovery;
 use ghostlab_store::About;
 
 const TEMPLATE: &str = include_str!("card.md");
-
-/// What the card is written from.
-pub(super) struct CardFacts<'a> {
-    pub(super) grid: &'a Grid,
-    pub(super) result: &'a CellResult,
-    pub(super) backbone: &'a BackbonePlan,
-    pub(super) layout: &'a Layout,
-    pub(super) deployed: &'a Deployed,
-    pub(super) form: &'a Form,
-    /// The table of its numbers, in Markdown; none where it was not scored.
-    pub(super) numbers: Option<String>,
-    /// How it was chosen, in Markdown.
-    pub(super) evidence: Option<String>,
-}
 
 /// What the template knows.
 #[derive(Serialize)]
@@ -85,12 +69,13 @@ struct CalibrationText {
     seed: u64,
 }
 
-/// The card, in Markdown with the front matter that the hub reads.
+/// The card, in Markdown with the front matter that the hub reads; `numbers` are the table of the cell's numbers, none where it
+/// was not scored.
 ///
 /// # Errors
 /// None that a caller could mend.
-pub(super) fn card(facts: &CardFacts<'_>) -> Result<String> {
-    let values = values(facts)?;
+pub(super) fn card(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> Result<String> {
+    let values = values(of, grid, made, numbers);
     let failed = |error: minijinja::Error| Error::job("the model card cannot be made").found(format!("{error:#}"));
     let mut templates = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failed)?;
@@ -104,14 +89,14 @@ pub(super) fn card(facts: &CardFacts<'_>) -> Result<String> {
         .map_err(failed)
 }
 
-fn values(facts: &CardFacts<'_>) -> Result<CardValues> {
-    let CardFacts { grid, result, backbone, layout, deployed, form, numbers, evidence } = facts;
+fn values(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> CardValues {
+    let (MadeCell { layout, backbone, result, deployed, .. }, Exporter { form, evidence, .. }) = (made, of);
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|of| of.hub.as_ref());
     let method = cell.recovery.as_ref();
     let source =
         |name: &str| recovery::described().into_iter().find(|of| of.name == name).map(|of| of.source.to_owned());
-    Ok(CardValues {
+    CardValues {
         cell: cell.to_string(),
         backbone: cell.backbone.clone(),
         base_model: hub.map(|of| of.repository.split('@').next().unwrap_or_default().to_owned()),
@@ -144,11 +129,11 @@ fn values(facts: &CardFacts<'_>) -> Result<CardValues> {
         folded: folded(layout, deployed),
         attached: attached(layout),
         notes: rounding_told(&backbone.config).into_iter().chain(result.notes()).collect(),
-        numbers: numbers.clone(),
+        numbers,
         evidence: evidence.clone(),
         evaluated: !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty(),
         program: machine::program(),
-    })
+    }
 }
 
 fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {

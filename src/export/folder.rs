@@ -3,22 +3,22 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::checkpoint::{self, INDEX, Layout, MODELING, trimmed};
+use super::{MadeCell, goes_on};
+use crate::checkpoint::{self, INDEX, MODELING, trimmed};
 use crate::corpus;
 use crate::error::{Error, Result};
-use crate::exec::CellResult;
 use crate::files::atomic::write_atomically;
 use crate::files::gguf::is_gguf;
 use crate::files::output::{Manifest, OutputFolder};
 use crate::files::{disk, parts, regular};
 use crate::machine;
-use crate::model::{Config, FloatType};
+use crate::model::FloatType;
 use ghostlab_store::fault;
 
 /// The record of what a folder was made from.
@@ -65,16 +65,6 @@ pub struct Exported {
     pub needs_code: bool,
 }
 
-/// What goes into a folder.
-pub(super) struct FolderContents<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) config: &'a Config,
-    /// The backbone's folder.
-    pub(super) source: &'a Path,
-    pub(super) card: String,
-    pub(super) result: &'a CellResult,
-}
-
 /// What the folder is for.
 const KIND: &str = "a model";
 
@@ -113,17 +103,18 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
 /// is left then.
 pub(super) fn write(
     output: &OutputFolder,
-    contents: &FolderContents<'_>,
+    made: &MadeCell<'_>,
+    card: &str,
     form: &Form,
     stop: &AtomicBool,
 ) -> Result<Exported> {
-    let bytes = contents.layout.bytes();
+    let bytes = made.layout.bytes();
     let draft = output.stage()?;
     enough_room(draft.path(), bytes + BESIDE)?;
-    fill(draft.path(), contents, form, stop)?;
+    fill(draft.path(), made, card, form, stop)?;
     fault::here("place");
     draft.publish()?;
-    let (parameters, needs_code) = (contents.layout.parameters(), !contents.layout.attached.is_empty());
+    let (parameters, needs_code) = (made.layout.parameters(), !made.layout.attached.is_empty());
     Ok(Exported { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
@@ -138,15 +129,10 @@ pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
     }
 }
 
-fn fill(draft: &Path, contents: &FolderContents<'_>, form: &Form, stop: &AtomicBool) -> Result<()> {
-    let FolderContents { layout, config, source, card, result } = contents;
-    let files = layout.write(draft, form.shard, &mut |_| {
-        fault::here("export");
-        match stop.load(Relaxed) {
-            true => Err(Error::interrupted("stopped; nothing was left of the folder")),
-            false => Ok(()),
-        }
-    })?;
+fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &AtomicBool) -> Result<()> {
+    let MadeCell { layout, backbone, result, .. } = made;
+    let (config, source) = (&backbone.config, &backbone.folder);
+    let files = layout.write(draft, form.shard, &mut |_| goes_on(stop, "folder"))?;
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
     }

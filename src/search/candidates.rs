@@ -1,12 +1,16 @@
-//! Which cells of a grid meet a budget.
+//! Which cells of a grid meet a budget; and a candidate on its way: solved, raced, told.
 
 use std::collections::BTreeMap;
 
-use super::costs::{Costs, gigabytes};
-use super::found::LeftOut;
+use super::laboratory::{Gains, Laboratory, Track, bare, score};
+use super::race::mean_of_means;
+use super::route::Route;
+use super::{Candidate, Costs, Fate, LeftOut, gigabytes};
 use crate::error::{Error, Result};
-use crate::grid::{Budget, Cell, Grid, Latency, Unselectable};
-use crate::model::{Config, EngineChoice};
+use crate::exec::stored_program;
+use crate::grid::{Budget, Cell, Grid, Latency, Search, Unselectable};
+use crate::model::{Config, EngineChoice, deployed};
+use crate::significance::stratified::Stratified;
 
 /// The searches that a grid stands for: one for each backbone and each number of layers of its budget.
 pub fn parts(grid: &Grid) -> Vec<Grid> {
@@ -89,11 +93,9 @@ pub(super) fn candidates(
         let costs = Costs::of_cut(cell.depth, config, engine, prompt);
         let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
         let wrong = wrong.map(|layers| format!("{} layers removed, not {layers}", cell.depth));
+        let distance = cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
         match wrong.or_else(|| costs.misses(budget, dense)) {
-            Some(reason) => {
-                nearest
-                    .push((cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX)), leave(reason)));
-            }
+            Some(reason) => nearest.push((distance, leave(reason))),
             None => taken.push(cell.clone()),
         }
     }
@@ -103,18 +105,18 @@ pub(super) fn candidates(
         nearest.dedup_by(|(_, later), (_, one)| later.reason == one.reason);
         let near: Vec<String> = nearest.iter().take(3).map(|(_, of)| format!("{}: {}", of.cell, of.reason)).collect();
         let near = if near.is_empty() { left_out.iter().take(3).map(|of| of.reason.clone()).collect() } else { near };
-        return Err(Error::bad_input("no candidate meets the budget")
-            .at(grid.file.display().to_string())
-            .expected(budget.to_string())
-            .found(if near.is_empty() {
-                "no pruned cell".to_owned()
-            } else {
-                format!("the nearest: {}", near.join("; "))
-            })
-            .hint("other depths, or a budget that asks for less"));
+        let found =
+            if near.is_empty() { "no pruned cell".to_owned() } else { format!("the nearest: {}", near.join("; ")) };
+        return Err(none_meets("no candidate meets the budget", grid, budget, &found));
     }
     left_out.extend(nearest.into_iter().map(|(_, of)| of));
     Ok((taken, left_out))
+}
+
+/// No candidate is left.
+pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
+    let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
+    error.found(found).hint("other depths, or a budget that asks for less")
 }
 
 /// Leaves out what is deeper than another cell of its kind, both within the budget.
@@ -130,4 +132,95 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
         LeftOut { cell: cell.name, reason }
     }));
     kept
+}
+
+/// A candidate on its way.
+pub(super) struct Racer {
+    pub(super) cell: Cell,
+    pub(super) removed: Vec<usize>,
+    pub(super) route: Route,
+    pub(super) costs: Costs,
+    pub(super) same: Vec<String>,
+    pub(super) milliseconds: Option<f64>,
+    /// By objective.
+    pub(super) gains: Vec<Gains>,
+    pub(super) fate: Fate,
+}
+
+impl Racer {
+    pub(super) fn told(self, tracks: &[Track]) -> Candidate {
+        let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|of| !of.is_empty()));
+        let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
+        let items = self.gains.iter().flatten().map(Vec::len).sum();
+        let Self { cell, removed, costs, same, milliseconds, fate, .. } = self;
+        let text = |method: Option<String>| method.unwrap_or_default();
+        Candidate {
+            criterion: text(cell.criterion.as_ref().map(ToString::to_string)),
+            recovery: text(cell.recovery.as_ref().map(ToString::to_string)),
+            calibration: text(cell.calibration.as_ref().map(ToString::to_string)),
+            cell: cell.name,
+            removed,
+            same,
+            costs,
+            milliseconds,
+            scores,
+            items,
+            fate,
+        }
+    }
+}
+
+/// Solves the candidates' cuts and repairs; copies are one, and what misses the budget with its operators is left out.
+pub(super) fn solved(
+    grid: &Grid,
+    spec: &Search,
+    lab: &Laboratory<'_>,
+    cells: Vec<Cell>,
+    dense: Option<f64>,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<Vec<Racer>> {
+    let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..bare(grid) };
+    let outcome = (lab.run)(&solving)?;
+    let plan = lab.plan(&solving)?;
+    let mut racers: Vec<Racer> = Vec::new();
+    let mut fits = Vec::new();
+    for ((backbone, variant), result) in plan.variants().zip(&outcome.cells) {
+        let cell = result.cell.clone();
+        let leave = |reason: String| LeftOut { cell: cell.name.clone(), reason };
+        if let Some(reason) = result.failure.as_ref().or(result.missing.as_ref()) {
+            left_out.push(leave(reason.clone()));
+            continue;
+        }
+        let program = deployed(&stored_program(lab.store, backbone, variant)?, &backbone.config).program;
+        let costs = Costs::of(&program, &backbone.config, backbone.engine, spec.prompt);
+        match costs.misses(&spec.budget, dense) {
+            Some(reason) => left_out.push(leave(format!("with its operators {reason}"))),
+            None => fits.push((cell, result, costs)),
+        }
+    }
+    let kept = without_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
+    for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| kept.contains(cell)) {
+        let route = Route::of(result.layers, &result.removed, &result.boundaries);
+        match racers.iter_mut().find(|of| of.route == route) {
+            Some(same) => same.same.push(cell.name),
+            None => racers.push(Racer {
+                cell,
+                removed: result.removed.clone(),
+                route,
+                costs,
+                same: Vec::new(),
+                milliseconds: None,
+                gains: Vec::new(),
+                fate: Fate::Survived,
+            }),
+        }
+    }
+    Ok(racers)
+}
+
+/// The best of the survivors on the first objective; of equals the first.
+pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
+    let merit = |of: usize| mean_of_means(&racers[of].gains[0]);
+    let alive = (0..racers.len()).filter(|&of| racers[of].fate == Fate::Survived);
+    alive.reduce(|best, other| if merit(other) > merit(best) { other } else { best })
 }

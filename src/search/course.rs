@@ -1,16 +1,19 @@
-//! A search: candidates, rounds, what is measured of the survivors, judgement.
+//! A search: candidates, rounds, what is measured of the survivors; and the judgement: winner, runner-up, plain removal and the dense
+//! backbone on items that the race never saw.
 
-use super::candidates;
-use super::found::{Fate, Found, Objective, Round, Spent};
-use super::judgement::judgement;
-use super::laboratory::{Laboratory, backbone, dense, dense_time, timed, times, took};
-use super::race::judge;
-use super::racer::{Racer, solved, winner};
-use super::route::layers;
-use super::track::{Gains, Stratum, Track, evaluate, take, tracks};
+use super::candidates::{Racer, candidates, none_meets, solved, winner};
+use super::laboratory::{
+    Gains, Laboratory, Stratum, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed, times,
+    took, tracks,
+};
+use super::race::{judge, mean_of_means};
+use super::route::{Route, layers};
+use super::{Fate, Found, Judged, Objective, Round, Spent};
 use crate::error::{Error, Result};
 use crate::exec::Event;
-use crate::grid::{Cell, Grid, Search};
+use crate::grid::{Cell, Grid, Method, Search};
+use crate::results::distinct;
+use crate::significance::stratified::Stratified;
 
 /// Searches one backbone under one budget: a grid that [`parts`](super::parts) gave.
 ///
@@ -24,28 +27,24 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     let bare = Grid { search: Some(told), ..grid.clone() };
     let (config, engine) = backbone(&bare, lab)?;
     // Bounds that no time is needed for are told before anything runs.
-    let (mut cells, mut left_out) = candidates::candidates(grid, &config, engine, None)?;
+    let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
     let (chosen_from, grid) = (grid, &bare);
     let tracks = tracks(grid, spec, lab)?;
-    let dense_time = match spec.budget.latency {
-        Some(_) => Some(dense_time(grid, spec, lab)?),
-        None => None,
-    };
+    let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, lab)).transpose()?;
     if dense_time.is_some() {
-        (cells, left_out) = candidates::candidates(chosen_from, &config, engine, dense_time)?;
+        (cells, left_out) = candidates(chosen_from, &config, engine, dense_time)?;
     }
     let mut racers = solved(grid, spec, lab, cells, dense_time, &mut left_out)?;
     if racers.is_empty() {
         let reasons: Vec<String> = left_out.iter().take(3).map(|of| format!("{}: {}", of.cell, of.reason)).collect();
-        return Err(Error::bad_input("no candidate meets the budget once it is repaired")
-            .at(grid.file.display().to_string())
-            .expected(spec.budget.to_string())
-            .found(reasons.join("; "))
-            .hint("other depths, or a budget that asks for less"));
+        return Err(none_meets(
+            "no candidate meets the budget once it is repaired",
+            grid,
+            &spec.budget,
+            &reasons.join("; "),
+        ));
     }
-    racers
-        .iter_mut()
-        .for_each(|of| of.gains = tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect());
+    racers.iter_mut().for_each(|of| of.gains = no_gains(&tracks));
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
     measure(grid, spec, lab, &mut racers)?;
     let best = winner(&racers);
@@ -101,12 +100,9 @@ fn race(
             break;
         }
         let draws = |track: &Track, stratum: usize| track.schedule.new_in(round, stratum);
-        let own = Grid {
-            cells: alive.iter().map(|&of| racers[of].cell.clone()).collect(),
-            name: format!("{}.round-{}", grid.name, round + 1),
-            evaluate: evaluate(spec, tracks, &draws),
-            ..grid.clone()
-        };
+        let cells = alive.iter().map(|&of| racers[of].cell.clone()).collect();
+        let (name, evaluate) = (format!("{}.round-{}", grid.name, round + 1), evaluate(spec, tracks, &draws));
+        let own = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.seen(round)).sum();
         let outcome = (lab.run)(&own)?;
         spent.items += ((seen - before) * alive.len()) as f64;
@@ -161,4 +157,73 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
         }
     }
     Ok(())
+}
+
+/// Scores winner, runner-up, dense backbone and plain removal on what the race never saw; and the winner's curse.
+pub(super) fn judgement(
+    grid: &Grid,
+    spec: &Search,
+    lab: &Laboratory<'_>,
+    tracks: &[Track],
+    racers: &[Racer],
+    best: usize,
+    spent: &mut Spent,
+) -> Result<(Vec<Judged>, Vec<f64>)> {
+    let rank = |of: &Racer| {
+        let seen: usize = of.gains.iter().flatten().map(Vec::len).sum();
+        (of.fate == Fate::Survived, seen, mean_of_means(&of.gains[0]))
+    };
+    let others = (0..racers.len()).filter(|&of| of != best && !matches!(racers[of].fate, Fate::Failed { .. }));
+    // Of equals the first.
+    let second = others.rev().max_by(|&a, &b| {
+        let (a, b) = (rank(&racers[a]), rank(&racers[b]));
+        (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
+    });
+    let winner = &racers[best];
+    let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
+    let known = grid.cells.iter().find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain);
+    let plain = known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain });
+    let mut roles = vec![("winner", winner.cell.clone())];
+    roles.extend(second.map(|of| ("runner-up", racers[of].cell.clone())));
+    if winner.cell != plain {
+        roles.push(("plain", plain));
+    }
+    roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
+    let cells = distinct(roles.iter().map(|(_, cell)| cell));
+    let draws = |track: &Track, stratum: usize| {
+        let of = &track.strata[stratum];
+        vec![(of.all - of.judged(), of.all)]
+    };
+    let (name, evaluate) = (format!("{}.judgement", grid.name), evaluate(spec, tracks, &draws));
+    let own = Grid { cells, name, evaluate, ..grid.clone() };
+    let outcome = (lab.run)(&own)?;
+    let mut routes: Vec<Route> = Vec::new();
+    let mut by_cell: Vec<(&Cell, Vec<Gains>)> = Vec::new();
+    for result in &outcome.cells {
+        result.ok()?;
+        let mut gains = no_gains(tracks);
+        take(&mut gains, tracks, &own.evaluate, result)?;
+        routes.push(Route::of(result.layers, &result.removed, &result.boundaries));
+        by_cell.push((&result.cell, gains));
+    }
+    let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();
+    spent.judged_items = (items * routes.len()) as f64;
+    spent.judged_layers = items as f64 * layers(&routes);
+    let of = |cell: &Cell| by_cell.iter().find(|(known, _)| *known == cell).map(|(_, gains)| gains);
+    let Some(won) = of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
+    let judged = |(role, cell): (&str, Cell)| -> Option<Judged> {
+        let gains = of(&cell)?;
+        let scores = tracks.iter().zip(gains).map(|(track, of)| score(Stratified::of(of), mean_of_means(of), track));
+        let pairs = tracks.iter().zip(gains.iter().zip(won));
+        let beyond = pairs.map(|(track, (own, won))| {
+            let mean = mean_of_means(own) - mean_of_means(won);
+            score(Stratified::paired(own, won), mean, track)
+        });
+        let beyond = if role == "winner" { Vec::new() } else { beyond.collect() };
+        Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
+    };
+    let worse = |(raced, judged): (&Gains, &Gains)| mean_of_means(raced) - mean_of_means(judged);
+    let curse = tracks.iter().zip(winner.gains.iter().zip(won)).map(|(track, of)| track.scale.abs() * worse(of));
+    let curse = curse.collect();
+    Ok((roles.into_iter().filter_map(judged).collect(), curse))
 }

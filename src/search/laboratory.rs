@@ -1,13 +1,18 @@
-//! What a search works with: who runs grids, and the grids that measure times or score nothing.
+//! What a search works with: who runs grids, and the grids that measure times or score nothing; what is raced on, strata of one kind
+//! of numbers and the gains that candidates have of them; and how many items a race has seen after each round, as many of each stratum,
+//! twice as many round by round, and how many are kept.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
+use super::Score;
 use crate::error::{Error, Result};
-use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings};
-use crate::grid::{Cell, Evaluate, Grid, Search};
+use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, Where};
+use crate::grid::{Cell, Draw, Evaluate, Grid, Perplexity, Search, TaskUse};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
 use crate::plan::Plan;
+use crate::significance::stratified::Stratified;
 use ghostlab_store::Store;
 
 /// What a search works with.
@@ -86,4 +91,226 @@ pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let new = decode.spread()?.mean;
     let dense = faster.zip(decode.speedup()).map(|(of_prompt, of_new)| of_prompt * read + of_new.ratio * new);
     Some((read + new, dense.map(|dense| dense / (read + new))))
+}
+
+/// Documents of all tasks in the first round.
+pub const FIRST_DOCUMENTS: usize = 64;
+/// Windows of all texts in the first round.
+pub const FIRST_WINDOWS: usize = 16;
+
+/// Part of each stratum that is kept for the judgement.
+pub const JUDGED: f64 = 0.2;
+
+/// How many of so many items are kept for the judgement.
+pub fn judged(items: usize) -> usize {
+    (items as f64 * JUDGED).round() as usize
+}
+
+/// The rounds of one objective.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    /// Items of each stratum, a task or a text, that the race may use.
+    strata: Vec<usize>,
+    /// Of each stratum in the first round.
+    each: usize,
+}
+
+impl Schedule {
+    /// `first` items of all strata together begin it, as far as a power of two for each allows: so the rounds of races on other
+    /// sets of tasks end at the same items.
+    pub fn new(strata: Vec<usize>, first: usize) -> Self {
+        let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
+        Self { strata, each }
+    }
+
+    /// Rounds until every stratum has ended.
+    pub fn rounds(&self) -> usize {
+        let most = self.strata.iter().copied().max().unwrap_or(0);
+        (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
+    }
+
+    /// Items of each stratum that are seen when a round, counted from 0, has ended.
+    pub fn seen(&self, round: usize) -> Vec<usize> {
+        self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
+    }
+
+    /// The stretches of a stratum that are new in a round, each from and up to which place: those of the first round double, too.
+    pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
+        let items = self.strata[stratum];
+        let first = if round == 0 { 0 } else { self.reach(round - 1) };
+        let (mut from, end) = (first.min(items), self.reach(round).min(items));
+        let mut stretches = Vec::new();
+        while from < end {
+            let to = if from == 0 { LEAST } else { 2 * from };
+            stretches.push((from, to.min(end)));
+            from = to;
+        }
+        stretches
+    }
+
+    fn reach(&self, round: usize) -> usize {
+        u32::try_from(round).ok().and_then(|round| self.each.checked_shl(round)).unwrap_or(usize::MAX).max(self.each)
+    }
+}
+
+/// The first stretch of a stratum: no round is shorter.
+const LEAST: usize = 4;
+
+/// What is scored, and how much of it.
+pub(super) struct Stratum {
+    pub(super) on: On,
+    /// All items.
+    pub(super) all: usize,
+    /// Those that the search may use: the race its first, the judgement the last of all.
+    pub(super) used: usize,
+}
+
+pub(super) enum On {
+    Task(TaskUse),
+    Text(Perplexity),
+}
+
+/// Strata of one kind of numbers.
+pub(super) struct Track {
+    pub(super) name: &'static str,
+    pub(super) strata: Vec<Stratum>,
+    pub(super) schedule: Schedule,
+    /// From gains to the unit that is shown.
+    pub(super) scale: f64,
+}
+
+/// Gains by stratum.
+pub(super) type Gains = Vec<Vec<f64>>;
+
+impl Stratum {
+    /// Items that are kept for the judgement.
+    pub(super) fn judged(&self) -> usize {
+        judged(self.used)
+    }
+}
+
+impl On {
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Task(used) => used.to_string(),
+            Self::Text(text) => text.to_string(),
+        }
+    }
+}
+
+/// What is raced on, with how many items there are: all texts and tasks are tokenised for it.
+pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>> {
+    let whole = Grid { cells: dense(grid), ..grid.clone() };
+    let plan = lab.plan(&whole)?;
+    exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
+    let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
+    let documents = |used: &TaskUse| outcome.task(used).map_or(0, |of| of.documents);
+    let windows = |text: &Perplexity| outcome.text_reads(text).next().map_or(0, |of| of.windows);
+    let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), documents(used)));
+    let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), windows(text)));
+    let track = |name, strata: Vec<(On, usize)>, first, scale| {
+        let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
+        let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
+        let strata: Vec<Stratum> = strata.collect();
+        let sizes = strata.iter().map(|of| of.used - of.judged()).collect();
+        Track { name, strata, schedule: Schedule::new(sizes, first), scale }
+    };
+    let tracks = [
+        track("accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
+        track("loss", texts.collect(), FIRST_WINDOWS, -1.0),
+    ];
+    let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
+    match tracks.iter().flat_map(|track| &track.strata).find(|of| of.judged() == 0) {
+        None => Ok(tracks),
+        Some(of) => Err(Error::bad_input("no item is left for the judgement")
+            .at(of.on.name())
+            .expected("3 items or more of each task and text: a fifth is kept for what the race never sees")
+            .found(format!("{} of {}", of.used, of.all))
+            .hint("more --items, or fewer tasks and texts")),
+    }
+}
+
+/// Which stretches of a stratum's order.
+pub(super) type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
+
+/// The gains of a candidate that has none yet.
+pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
+    tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
+}
+
+/// What is scored of each stratum: some stretches of its order.
+pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
+    let (mut perplexity, mut tasks) = (Vec::new(), Vec::new());
+    for track in tracks {
+        for (at, stratum) in track.strata.iter().enumerate() {
+            for (from, to) in draws(track, at) {
+                let draw = Some(Draw { seed: spec.seed, from, to });
+                match &stratum.on {
+                    On::Task(used) => tasks.push(TaskUse { draw, ..used.clone() }),
+                    On::Text(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
+                }
+            }
+        }
+    }
+    Evaluate { perplexity, tasks, ..Evaluate::default() }
+}
+
+/// Appends a candidate's new gains, in the order of the draws.
+pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
+    let lacking = |on: String| Error::job("a candidate has no scores").at(format!("{} on {on}", result.cell));
+    for (track, gains) in tracks.iter().zip(gains) {
+        for (stratum, gains) in track.strata.iter().zip(gains) {
+            match &stratum.on {
+                On::Task(own) => {
+                    let drawn = evaluate.tasks.iter().filter(|of| TaskUse { draw: None, ..(*of).clone() } == *own);
+                    for used in drawn {
+                        let scores = result.task(used).and_then(|of| of.sample.as_ref());
+                        let scores = scores.ok_or_else(|| lacking(used.to_string()))?;
+                        let column = scores.result.task.column;
+                        gains.extend(scores.answers.documents().map(|of| f64::from(u8::from(of.right(column)))));
+                    }
+                }
+                On::Text(own) => {
+                    let drawn =
+                        evaluate.perplexity.iter().filter(|of| Perplexity { draw: None, ..(*of).clone() } == *own);
+                    for text in drawn {
+                        let losses = result.text(text).and_then(|of| of.sample.as_ref());
+                        let losses = losses.ok_or_else(|| lacking(text.to_string()))?;
+                        gains.extend(losses.windows.iter().map(|loss| -loss));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A mean of gains as it is shown.
+pub(super) fn score(of: Option<Stratified>, mean: f64, track: &Track) -> Score {
+    Score { mean: track.scale * mean, half: of.map(|of| track.scale.abs() * of.half_width(0.95)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_double_until_every_stratum_has_ended() {
+        let schedule = Schedule::new(vec![100, 30], 16);
+        assert_eq!(schedule.rounds(), 5);
+        let seen: Vec<Vec<usize>> = (0..5).map(|round| schedule.seen(round)).collect();
+        assert_eq!(seen, [vec![8, 8], vec![16, 16], vec![32, 30], vec![64, 30], vec![100, 30]]);
+        assert_eq!(Schedule::new(vec![5], 64).rounds(), 1);
+    }
+
+    #[test]
+    fn stretches_meet_and_are_the_same_however_many_tasks_there_are() {
+        let schedule = Schedule::new(vec![100, 30], 16);
+        assert_eq!(schedule.new_in(0, 0), [(0, 4), (4, 8)]);
+        assert_eq!(schedule.new_in(2, 1), [(16, 30)]);
+        assert_eq!(schedule.new_in(3, 1), []);
+        assert_eq!(schedule.new_in(4, 0), [(64, 100)]);
+        // With one task more of its items come in the first round.
+        assert_eq!(Schedule::new(vec![100], 16).new_in(0, 0), [(0, 4), (4, 8), (8, 16)]);
+    }
 }

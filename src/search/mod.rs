@@ -3,34 +3,292 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `costs`, `candidates` | what a variant costs by the cost model; which cells meet the budget |
-//! | `schedule`, `race` | how many items a round sees; who leaves after it |
+//! | `candidates` | which cells meet the budget; one of them on its way |
+//! | `laboratory` | what a search works with: who runs grids, the grids that measure times, what is raced on and how many items a round sees |
+//! | `race` | who leaves after a round |
 //! | `route` | what candidates share, and so what a round costs |
-//! | `laboratory` | what a search works with: who runs grids, and the grids that measure times |
-//! | `track`, `racer` | what is raced on; a candidate on its way |
-//! | `course`, `judgement` | a search from its candidates to its end; what is scored on items that the race never saw |
-//! | `found` | what came of it: plain data, for screen, files and page |
+//! | `course` | a search from its candidates to its end; what is scored on items that the race never saw |
 //! | `report` | its tables as rows of texts, and what it cost in words |
+//!
+//! Here stands what a variant costs by the cost model, and what came of a search: plain data, for the screen, its files and a model card.
 
 mod candidates;
-mod costs;
 mod course;
-mod found;
-mod judgement;
 mod laboratory;
 mod race;
-mod racer;
 mod report;
 mod route;
-mod schedule;
-mod track;
 
 pub use candidates::{parts, shallowest};
-pub use costs::Costs;
 pub use course::search;
-pub use found::{Candidate, Fate, Found, Judged, LeftOut, Objective, Round, Score, Spent};
-pub use laboratory::{Laboratory, took};
+pub use laboratory::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Laboratory, Schedule, judged, took};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
 pub use report::markdown;
 pub use route::{Route, layers};
-pub use schedule::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, judged};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::grid::{Budget, Latency};
+use crate::latency::{Prompt, decode_work};
+use crate::model::{Config, EngineChoice, Load, Program, Trie};
+
+/// A search and its judgement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Found {
+    /// The backbone's name.
+    pub backbone: String,
+    /// Its layers.
+    pub layers: usize,
+    /// The budget, as `--budget` has it.
+    pub budget: String,
+    /// The chance of any false exit that was asked for.
+    pub alpha: f64,
+    /// Of the order of the items.
+    pub seed: u64,
+    /// The prompt that speed is counted over: `512×1`.
+    pub prompt: String,
+    /// What was raced on; of two a candidate left only where one rival was better in both.
+    pub objectives: Vec<Objective>,
+    /// Round by round.
+    pub rounds: Vec<Round>,
+    /// Those that raced, survivors first, each in the order of its grid.
+    pub candidates: Vec<Candidate>,
+    /// Cells that did not race, and why.
+    pub left_out: Vec<LeftOut>,
+    /// The candidate that led at the end; null where none meets the budget.
+    pub winner: Option<String>,
+    /// What was scored on items that the race never saw.
+    pub judged: Vec<Judged>,
+    /// By objective: how much better the winner looked in the race than in the judgement, in the objective's unit.
+    pub winners_curse: Vec<f64>,
+    /// What it cost.
+    pub spent: Spent,
+}
+
+/// What candidates were raced on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Objective {
+    /// `accuracy` in percent, or `loss` in nats per token.
+    pub name: String,
+    /// Its tasks or texts, which weigh the same.
+    pub on: Vec<String>,
+    /// Items that the race could use.
+    pub items: usize,
+    /// Items that were kept for the judgement.
+    pub kept: usize,
+}
+
+/// A round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Round {
+    /// Items that a survivor had seen at its end.
+    pub items: usize,
+    /// Candidates that raced in it.
+    pub alive: usize,
+    /// Candidates that left after it.
+    pub left: usize,
+}
+
+/// A candidate and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Candidate {
+    /// Its cell's name.
+    pub cell: String,
+    /// The criterion that chose its layers.
+    pub criterion: String,
+    /// What stands in their place.
+    pub recovery: String,
+    /// The text that both are computed from.
+    pub calibration: String,
+    /// The removed layers, counted from 0.
+    pub removed: Vec<usize>,
+    /// Cells that are the same, number for number.
+    pub same: Vec<String>,
+    /// By the cost model.
+    #[serde(flatten)]
+    pub costs: Costs,
+    /// Measured milliseconds over the prompt; null where nobody measured them.
+    pub milliseconds: Option<f64>,
+    /// Its scores in the race, by objective.
+    pub scores: Vec<Score>,
+    /// Items that it saw.
+    pub items: usize,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// A mean of means with its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Score {
+    /// Percent, or nats per token.
+    pub mean: f64,
+    /// Half of the 95 % interval; null of too few items.
+    pub half: Option<f64>,
+}
+
+/// What became of a candidate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It is not separated from the other survivors.
+    Survived,
+    /// A rival is better.
+    Out {
+        /// After which round, from 1.
+        round: usize,
+        /// The rival's cell.
+        rival: String,
+        /// Two-sided, before Holm's correction.
+        p: f64,
+    },
+    /// It has no scores.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// It survived, and is slower than the budget allows when it is measured.
+    Slow {
+        /// What was measured.
+        reason: String,
+    },
+}
+
+/// A cell that did not race.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftOut {
+    /// Its name.
+    pub cell: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A variant on items that the race never saw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Judged {
+    /// `winner`, `runner-up`, `plain` (the winner's layers removed and nothing else) or `dense`.
+    pub role: String,
+    /// Its cell.
+    pub cell: String,
+    /// By objective.
+    pub scores: Vec<Score>,
+    /// Less the winner's on the same items, by objective; empty of the winner.
+    pub beyond: Vec<Score>,
+}
+
+/// What a search cost, and what scoring all candidates on all items would have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Spent {
+    /// Items that were scored, counted for each candidate.
+    pub items: f64,
+    /// Of the exhaustive grid.
+    pub all_items: f64,
+    /// Items × layers, what candidates share counted once.
+    pub layers: f64,
+    /// Of the exhaustive grid.
+    pub all_layers: f64,
+    /// The same of the judgement, which the two above leave out.
+    pub judged_items: f64,
+    /// Items × layers.
+    pub judged_layers: f64,
+}
+
+impl Found {
+    pub fn survivors(&self) -> impl Iterator<Item = &Candidate> {
+        self.candidates.iter().filter(|of| of.fate == Fate::Survived)
+    }
+
+    /// The result in one sentence.
+    pub fn sentence(&self) -> String {
+        let Some(winner) = &self.winner else {
+            let slow = self.candidates.iter().find_map(|of| match &of.fate {
+                Fate::Slow { reason } => Some((of, reason)),
+                _ => None,
+            });
+            // What left the race is not measured, so a deeper cut is what is left to try.
+            let nearest = slow.map_or_else(String::new, |(of, reason)| {
+                let more = of.removed.len() + 1;
+                format!(": {} {reason}; `layers={more}` in the budget instead removes one layer more", of.cell)
+            });
+            return format!("No candidate meets {} when it is measured{nearest}.", self.budget);
+        };
+        let survivors = self.survivors().count();
+        let role = |role: &str| self.judged.iter().find(|of| of.role == role);
+        let score = |of: &Judged| {
+            let each = of.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.said(score));
+            each.collect::<Vec<_>>().join(" and ")
+        };
+        let judged = role("winner").map_or_else(String::new, |of| format!(": {} on items it never saw", score(of)));
+        let beside = [("dense", "dense"), ("plain", "plain removal")].into_iter();
+        let beside = beside.filter_map(|(of, said)| Some(format!("{said} {}", score(role(of)?))));
+        let beside: Vec<String> = beside.collect();
+        let beside = if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) };
+        let sure = match survivors {
+            1 => format!("alone of {} candidates", self.candidates.len()),
+            _ => format!("not separated from {} other{}", survivors - 1, if survivors == 2 { "" } else { "s" }),
+        };
+        format!("{winner}, {sure}{judged}{beside}.")
+    }
+}
+
+impl Objective {
+    /// A score with its unit: `71.2 ± 1.4 %`, `perplexity 12.3 (12.1 to 12.5)`.
+    pub fn said(&self, score: &Score) -> String {
+        let Score { mean, half } = *score;
+        match (self.name.as_str(), half) {
+            ("accuracy", Some(half)) => format!("{mean:.2} ± {half:.2} %"),
+            ("accuracy", None) => format!("{mean:.2} %"),
+            (_, Some(half)) => {
+                format!("perplexity {:.2} ({:.2} to {:.2})", mean.exp(), (mean - half).exp(), (mean + half).exp())
+            }
+            (_, None) => format!("perplexity {:.2}", mean.exp()),
+        }
+    }
+}
+
+/// What a variant costs by the cost model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Costs {
+    /// Operations of the dense backbone over the prompt, and for what is decoded behind it, divided by the variant's.
+    pub speedup: f64,
+    /// Bytes of the weights that it needs, its operators among them.
+    pub bytes: u64,
+}
+
+impl Costs {
+    /// Of a program as it is deployed.
+    pub fn of(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
+        let load = Load::windows(prompt.length * prompt.batch, prompt.length);
+        let (new, read) = (prompt.decode, Prompt { length: prompt.length, batch: prompt.batch });
+        let flops = |program: &Program| {
+            let own = Trie::new(std::slice::from_ref(program)).flops(config, &load).separate;
+            own + new.map_or(0.0, |new| decode_work(config, program, read, new))
+        };
+        let dense = Program::dense(config.layers);
+        Self { speedup: flops(&dense) / flops(program), bytes: engine.needed_bytes(config, program) }
+    }
+
+    /// Of a cut of so many layers without operators, wherever it lies.
+    pub fn of_cut(depth: usize, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
+        let start = config.layers.saturating_sub(depth) / 2;
+        let removed: Vec<usize> = (start..(start + depth).min(config.layers)).collect();
+        Self::of(&Program::pruned(config.layers, &removed, |_| None), config, engine, prompt)
+    }
+
+    /// What of a budget is not met, in words; `dense` are the milliseconds of the dense backbone, where they are known.
+    pub fn misses(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
+        let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
+        let slow = slow.map(|wanted| format!("{:.3} times as fast by the cost model, not {wanted}", self.speedup));
+        let late = budget.latency.zip(dense).map(|(most, dense)| (most, dense / self.speedup));
+        let late = late.filter(|(most, time)| time > most);
+        let late = late.map(|(most, time)| format!("{time:.2} ms by the cost model, not {most}"));
+        let large = budget.memory.filter(|most| self.bytes > *most);
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let large = large.map(|most| format!("{:.2} MB of weights, not {:.2}", megabytes(self.bytes), megabytes(most)));
+        slow.or(late).or(large)
+    }
+}
+
+fn gigabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e9
+}

@@ -32,32 +32,23 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     let mean = |objective: &Vec<Vec<S>>, candidate: usize| mean_of_means(&objective[candidate]);
     let best = |objective: &Vec<Vec<S>>| {
         // Of equals the first.
-        alive
-            .iter()
-            .copied()
-            .reduce(|best, other| if mean(objective, other) > mean(objective, best) { other } else { best })
+        let better = |best, other| if mean(objective, other) > mean(objective, best) { other } else { best };
+        alive.iter().copied().reduce(better)
     };
     let first = objectives.first()?;
     let leader = best(first)?;
-    let rivals = match objectives {
-        [_] => vec![leader],
-        _ => front(alive, objectives),
+    let rivals = if objectives.len() == 1 { vec![leader] } else { front(alive, objectives) };
+    let others = alive.iter().copied().filter(|of| objectives.len() > 1 || *of != leader);
+    let exit = |candidate| {
+        let against = |&rival: &usize| (rival, worse(candidate, rival, objectives) * rivals.len() as f64);
+        let closest = rivals.iter().filter(|rival| **rival != candidate).map(against);
+        let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
+        Exit { candidate, rival, p: p.min(1.0) }
     };
-    let others: Vec<usize> = alive.iter().copied().filter(|of| objectives.len() > 1 || *of != leader).collect();
-    let exits: Vec<Exit> = others
-        .into_iter()
-        .map(|candidate| {
-            let against = |&rival: &usize| (rival, worse(candidate, rival, objectives) * rivals.len() as f64);
-            let closest = rivals.iter().filter(|rival| **rival != candidate).map(against);
-            let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
-            Exit { candidate, rival, p: p.min(1.0) }
-        })
-        .collect();
+    let exits: Vec<Exit> = others.map(exit).collect();
     let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
-    Some(Verdict {
-        leader,
-        out: exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect(),
-    })
+    let out = exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect();
+    Some(Verdict { leader, out })
 }
 
 /// The mean of the means of strata; a stratum without items is none.

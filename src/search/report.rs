@@ -1,6 +1,6 @@
 //! A search's tables, as rows of texts, and what it cost in words.
 
-use super::found::{Candidate, Fate, Found, Judged, Objective, Score};
+use super::{Candidate, Fate, Found, Judged, Objective, Score};
 
 impl Found {
     /// What it is: backbone, budget, what it raced on.
@@ -64,9 +64,7 @@ impl Found {
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
-        if survivors > 1 {
-            lines.push(format!("Not separated at {}: {survivors} candidates. Their order says nothing.", self.alpha));
-        }
+        lines.extend((survivors > 1).then(|| format!("Not separated at {}: {survivors} candidates. Their order says nothing.", self.alpha)));
         if self.candidates.iter().any(|of| of.items != self.candidates[0].items) {
             lines.push(
                 "Scores are of the items that each saw: those of unlike numbers of items are told apart by p alone."

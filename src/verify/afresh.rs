@@ -1,16 +1,17 @@
-//! The drawn part of a folder's numbers: what computing it takes, and then, computed afresh, what of it agrees.
+//! The drawn part of a folder's numbers: what computing it takes, and then, computed afresh, what of it agrees. A draw
+//! depends on its seed and on what is drawn, on nothing else: the same call draws the same on every machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::VerifyRequest;
 use super::against::Checks;
-use super::draw::{cells, drawn};
 use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::Recorded;
 use crate::error::{ErrorKind, Result};
 use crate::exec::{Computed, RunSettings, sample, sample_cost};
+use crate::files::sha256;
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, MeasureId};
 use crate::model::EngineRequest;
@@ -48,11 +49,9 @@ pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Resu
     }
     for EngineGrid { grid, settings, .. } in &joined {
         let nothing = |_: &BackbonePlan, _: &Evaluation, _| Vec::new();
-        match sample(grid, *settings, request.store, request.reporter, request.stop, &nothing, &mut Computed::default())
-        {
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-            _ => {}
-        }
+        let VerifyRequest { store, reporter, stop, .. } = *request;
+        let made = sample(grid, *settings, store, reporter, stop, &nothing, &mut Computed::default());
+        made.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
 }
@@ -113,7 +112,7 @@ pub(super) fn draw(
     };
     let groups = grid.cells.iter().map(|cell| if cell.calibration.is_some() { group(cell) } else { of_dense(cell) });
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
-    let (places, share) = cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
+    let (places, share) = drawn_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
     drawn.share = share;
     let mut cut = grid.clone();
     cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
@@ -132,9 +131,7 @@ pub(super) fn draw(
         let Some(backbone) = own.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         own.backbones.retain(|name, _| own.cells.iter().any(|cell| cell.backbone == *name));
         let asked = asked(&engine, &own, &backbone);
-        if asked.is_none() {
-            notes.push(format!("{engine} is not on this machine: computed here with what is"));
-        }
+        notes.extend((asked.is_none()).then(|| format!("{engine} is not on this machine: computed here with what is")));
         let base = request.settings;
         let settings =
             RunSettings { engine: asked.unwrap_or_default(), batch_tokens: batch.unwrap_or(base.batch_tokens), ..base };
@@ -233,4 +230,78 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     evaluate.tasks.retain(|used| tasks.contains_key(&used.name));
     evaluate.definitions.retain(|used| definitions.contains_key(&used.name));
     evaluate.groups.clear();
+}
+
+/// Some of so many places, ascending: the share of them, rounded up, and at least one.
+pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
+    let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
+    let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
+    (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
+}
+
+/// Which cells are drawn, and the part of the chunks of each of them: together they make the share of all. `groups` says
+/// what each cell is calibrated with. First groups are drawn, then cells of these, then chunks: a calibration,
+/// which takes longest, serves all cells of its group, and a cell that is wrong as a whole is likelier found than a number.
+/// Neither depends on the folder, so that what several folders share is computed once.
+pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
+    let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let chosen = ranked(seed, &kinds, share.sqrt());
+    let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
+    let own: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
+    let part = (share * groups.len() as f64 / among.len().max(1) as f64).min(1.0);
+    let chosen = ranked(seed, &own, part.sqrt());
+    let cells: Vec<usize> = among.into_iter().filter(|&at| chosen.contains(&names[at].as_str())).collect();
+    let part = (share * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
+    (cells, part)
+}
+
+/// That part of some texts, rounded up and at least one, by a hash of each alone.
+fn ranked<'a>(seed: u64, of: &[&'a String], part: f64) -> BTreeSet<&'a str> {
+    // A product like 0.05 × 100 may be a hair above 5.
+    let count = ((part * of.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(of.len());
+    let mut all: Vec<(String, &str)> =
+        of.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();
+    all.sort_unstable();
+    all.into_iter().take(count).map(|(_, text)| text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_up_and_another_seed_draws_others() {
+        assert_eq!(drawn(0, "a", 100, 0.05).len(), 5);
+        assert_eq!(drawn(0, "a", 7, 0.01).len(), 1);
+        assert_eq!(drawn(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);
+        assert!(drawn(0, "a", 0, 1.0).is_empty());
+        assert_eq!(drawn(3, "a", 100, 0.1), drawn(3, "a", 100, 0.1));
+        assert_ne!(drawn(3, "a", 100, 0.1), drawn(4, "a", 100, 0.1));
+        assert_ne!(drawn(3, "a", 100, 0.1), drawn(3, "b", 100, 0.1));
+    }
+
+    #[test]
+    fn cells_and_chunks_make_the_share_and_few_calibrations_are_needed() {
+        let of = |count: usize| -> (Vec<String>, Vec<String>) {
+            (0..count).map(|at| (format!("backbone {}", at % 3), format!("cell {at}"))).unzip()
+        };
+        for (share, count) in [(0.05, 66), (0.02, 57), (1.0, 5), (0.5, 1), (0.02, 2)] {
+            let (groups, names) = of(count);
+            let (drawn, chunks) = drawn_cells(7, &groups, &names, share);
+            assert!(!drawn.is_empty() && drawn.len() <= count);
+            let made = drawn.len() as f64 * chunks / count as f64;
+            assert!((made - share).abs() < 1e-9, "{share} {count} {drawn:?} {chunks}");
+            let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
+            assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
+        }
+        // The same cells wherever they stand.
+        let (groups, names) = of(57);
+        let (first, _) = drawn_cells(7, &groups, &names, 0.02);
+        let reversed = |of: &[String]| of.iter().rev().cloned().collect::<Vec<_>>();
+        let (again, _) = drawn_cells(7, &reversed(&groups), &reversed(&names), 0.02);
+        let mut again: Vec<usize> = again.iter().map(|at| 56 - at).collect();
+        again.sort_unstable();
+        assert_eq!(first, again);
+        assert_ne!(first, drawn_cells(8, &groups, &names, 0.02).0);
+    }
 }

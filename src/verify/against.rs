@@ -26,15 +26,10 @@ pub(super) struct Checks {
 impl Checks {
     /// After those of the inputs.
     pub(super) fn new(inputs: Check) -> Self {
-        let new = Check::new;
-        Self {
-            inputs,
-            windows: new(CheckKind::Windows),
-            documents: new(CheckKind::Documents),
-            choices: new(CheckKind::LogLikelihoods),
-            selections: new(CheckKind::Selections),
-            operators: new(CheckKind::Operators),
-        }
+        use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
+        let [windows, documents, choices, selections, operators] =
+            [Windows, Documents, LogLikelihoods, Selections, Operators].map(Check::new);
+        Self { inputs, windows, documents, choices, selections, operators }
     }
 
     /// A cell with its record.
@@ -52,8 +47,7 @@ impl Checks {
         };
         let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
         if let Some(failure) = &cell.failure {
-            let failed = own.iter().any(|of| of.failure.is_some());
-            match failed {
+            match own.iter().any(|of| of.failure.is_some()) {
                 true => self.operators.agree(0.0),
                 false => self.operators.lack(name, format!("a result: {failure}")),
             }
@@ -61,13 +55,8 @@ impl Checks {
         }
         if let Some(run) = recorded.run_cell(name) {
             if let Some(selection) = &cell.selection {
-                match selection.removed == run.removed {
-                    true => self.selections.agree(0.0),
-                    false => {
-                        let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
-                        self.selections.differ(format!("{name}, removed layers"), said, None);
-                    }
-                }
+                let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
+                self.selections.same(|| format!("{name}, removed layers"), said);
             }
             boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
         } else if cell.selection.is_some() {
@@ -81,14 +70,67 @@ impl Checks {
             };
             // A definition has several metrics.
             let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
-            let none = match &scores.items {
-                SampledItems::Windows(_) | SampledItems::Documents(..) => false,
-                SampledItems::Defined(all) => all.is_empty(),
-            };
+            let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
             if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
                 self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
             }
-            numbers.into_iter().for_each(|number| items(recorded, number, scores, how, self));
+            numbers.into_iter().for_each(|number| self.items(recorded, number, scores, how));
+        }
+    }
+
+    fn items(&mut self, recorded: &Recorded, number: &StoredNumber, scores: &SampledScores, how: (Tolerance, bool)) {
+        let (of, own_engine) = how;
+        // What a perplexity may be apart as a part of it, its logarithm may be apart as a number: nats per token.
+        let per_token = of.perplexity.ln_1p();
+        let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
+        match &scores.items {
+            SampledItems::Windows(windows) => {
+                let losses = number.losses.as_deref().unwrap_or_default();
+                for &(place, found) in windows {
+                    let at = || at(format!("window {place}"));
+                    match losses.get(place) {
+                        Some(&loss) => self.windows.number(at, loss, found, per_token),
+                        None => self.windows.lack(at(), "its loss in the record"),
+                    }
+                }
+            }
+            SampledItems::Defined(of_metrics) => {
+                let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
+                match of_metrics.get(metric) {
+                    Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut self.documents),
+                    Some(DefinedItems::Losses { items, aggregation, units }) => {
+                        losses(number, items, per_token, &mut self.choices);
+                        let recorded = number.losses.as_deref().unwrap_or_default();
+                        if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
+                            let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
+                            let what = || at("by its documents' log-likelihoods".to_owned());
+                            self.choices.number(what, value, of_items, ROUNDING * of_items.abs());
+                        }
+                    }
+                    None => {}
+                }
+            }
+            SampledItems::Documents(documents, kind) => {
+                let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
+                let own =
+                    recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
+                for &(place, ref document) in documents {
+                    let found = document.right(*kind);
+                    match right.get(place) {
+                        Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
+                            self.documents.agree(0.0);
+                        }
+                        Some(&bit) => {
+                            let at = at(format!("document {place} of those that are scored"));
+                            self.documents.differ(at, [word(bit == '1'), word(found)], None);
+                        }
+                        None => self.documents.lack(at(format!("document {place}")), "its answer in the record"),
+                    }
+                    if let Some(known) = own.and_then(|own| own.get(place)) {
+                        choices(known, document, per_token, &|what| at(what), &mut self.choices);
+                    }
+                }
+            }
         }
     }
 
@@ -106,15 +148,9 @@ impl Checks {
         let choices = of_tasks.map(|of| of.choices.len()).sum::<usize>() + losses(true);
         let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
         let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
-        let inputs = self.inputs.compared();
-        vec![
-            self.inputs.of(inputs),
-            self.windows.of(windows),
-            self.documents.of(documents),
-            self.choices.of(choices),
-            self.selections.of(pruned),
-            self.operators.of(boundaries),
-        ]
+        let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
+        let checks = [self.inputs, self.windows, self.documents, self.choices, self.selections, self.operators];
+        checks.into_iter().zip(counts).map(|(check, count)| check.of(count)).collect()
     }
 }
 
@@ -150,67 +186,6 @@ fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], of:
             None => check.agree((one.boundary_mae - numbers.boundary_mae).abs()),
             Some((what, one, two, _)) => {
                 check.differ(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));
-            }
-        }
-    }
-}
-
-fn items(
-    recorded: &Recorded,
-    number: &StoredNumber,
-    scores: &SampledScores,
-    (of, own_engine): (Tolerance, bool),
-    checks: &mut Checks,
-) {
-    // What a perplexity may be apart as a part of it, its logarithm may be apart as a number: nats per token.
-    let per_token = of.perplexity.ln_1p();
-    let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
-    match &scores.items {
-        SampledItems::Windows(windows) => {
-            let losses = number.losses.as_deref().unwrap_or_default();
-            for &(place, found) in windows {
-                match losses.get(place) {
-                    Some(&loss) => checks.windows.number(|| at(format!("window {place}")), loss, found, per_token),
-                    None => checks.windows.lack(at(format!("window {place}")), "its loss in the record"),
-                }
-            }
-        }
-        SampledItems::Defined(of_metrics) => {
-            let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
-            match of_metrics.get(metric) {
-                Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut checks.documents),
-                Some(DefinedItems::Losses { items, aggregation, units }) => {
-                    losses(number, items, per_token, &mut checks.choices);
-                    let recorded = number.losses.as_deref().unwrap_or_default();
-                    if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
-                        let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
-                        let what = || at("by its documents' log-likelihoods".to_owned());
-                        checks.choices.number(what, value, of_items, ROUNDING * of_items.abs());
-                    }
-                }
-                None => {}
-            }
-        }
-        SampledItems::Documents(documents, kind) => {
-            let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
-            let own =
-                recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
-            for (place, document) in documents {
-                let place = *place;
-                let found = document.right(*kind);
-                match right.get(place) {
-                    Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
-                        checks.documents.agree(0.0);
-                    }
-                    Some(&bit) => {
-                        let at = at(format!("document {place} of those that are scored"));
-                        checks.documents.differ(at, [word(bit == '1'), word(found)], None);
-                    }
-                    None => checks.documents.lack(at(format!("document {place}")), "its answer in the record"),
-                }
-                if let Some(known) = own.and_then(|own| own.get(place)) {
-                    choices(known, document, per_token, &|what| at(what), &mut checks.choices);
-                }
             }
         }
     }
@@ -260,12 +235,9 @@ fn choices(
 ) {
     if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
         let said = |id: usize, gold: i64, choices: usize| format!("document {id}, right is {gold} of {choices}");
+        let one = said(recorded.id, recorded.gold, recorded.choices.len());
         let two = said(found.id, found.gold, found.choices.len());
-        check.differ(
-            at(format!("document {}", found.id)),
-            [said(recorded.id, recorded.gold, recorded.choices.len()), two],
-            None,
-        );
+        check.differ(at(format!("document {}", found.id)), [one, two], None);
         return;
     }
     for (place, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {

@@ -161,6 +161,11 @@ impl Check {
         self.differs.push(Differing { at: at.into(), recorded: recorded.into(), found: found.into(), by });
     }
 
+    /// Two that have to be the same.
+    pub(super) fn same(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
+        if recorded == found { self.agree(0.0) } else { self.differ(at(), [recorded, found], None) }
+    }
+
     /// A number that may be so far apart.
     pub(super) fn number(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
         let by = (found - recorded).abs();

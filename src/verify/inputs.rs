@@ -1,12 +1,16 @@
 //! The inputs of somebody's run, found by their hashes: where the record names them, or below the same names in another
-//! checkout, beside the program, or in the hub's cache.
+//! checkout, beside the program, or in the hub's cache. And the folder's own list of hashes against its files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::finding::Check;
+use super::finding::{Check, CheckKind};
+use crate::archive;
+use crate::error::{Error, Result};
+use crate::files::output::Manifest;
 use crate::files::sha256;
+use crate::results::may_be_left_out;
 
 /// Looks for inputs.
 pub(super) struct Finder {
@@ -69,6 +73,35 @@ impl Finder {
         let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));
         std::iter::once(path.to_owned()).chain(below).filter(|path| path.exists()).collect()
     }
+}
+
+/// Each listed file. What was left out is told in `notes`.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
+    let mut check_files = Check::new(CheckKind::Files);
+    let Some(listed) = archive::listed(&folder.join(Manifest::FILE))? else {
+        check_files.lack(Manifest::FILE, "the folder's list of hashes");
+        return Ok(check_files);
+    };
+    let (mut left_out, mut all) = (0, 0);
+    for (hash, name) in listed {
+        all += 1;
+        let file = folder.join(&name);
+        if !archive::is_inside(&name) {
+            check_files.differ(name, ["a file of this folder", "a path that leads out of it"], None);
+        } else if !file.exists() && may_be_left_out(&name) {
+            left_out += 1;
+        } else if !file.exists() {
+            check_files.differ(name, [hash.as_str(), "no such file"], None);
+        } else {
+            let (found, _) = sha256::of_file(&file).map_err(|error| Error::io("read", &file, &error))?;
+            check_files.same(|| name, [hash, found]);
+        }
+    }
+    notes.extend((left_out > 0).then(|| format!("left out of the folder, as a record may: {left_out} of {all} listed files")));
+    Ok(check_files.of(all - left_out))
 }
 
 #[cfg(test)]

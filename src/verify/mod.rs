@@ -5,8 +5,6 @@
 mod afresh;
 mod against;
 mod claims;
-mod draw;
-mod files;
 mod finding;
 mod inputs;
 mod items;
@@ -97,7 +95,7 @@ impl Prepared {
         let recorded = Recorded::read(folder)?;
         let mut notes = Vec::new();
         let checks = vec![
-            files::check(folder, &mut notes)?,
+            inputs::check_files(folder, &mut notes)?,
             items::check(folder, &recorded)?,
             tables::check(folder, &recorded)?,
             claims::check(folder, &recorded, judge)?,
@@ -105,13 +103,9 @@ impl Prepared {
         let drawn = afresh::draw(&recorded, request, finder, &mut notes);
         let numbers = &recorded.numbers;
         let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
-        if measures.any(|measure| measure.machine().is_some()) {
-            notes.push("latencies are not verified: another machine has others".to_owned());
-        }
+        notes.extend((measures.any(|measure| measure.machine().is_some())).then(|| "latencies are not verified: another machine has others".to_owned()));
         let bare: Vec<&str> = items::without_items(&recorded).into_iter().collect();
-        if !bare.is_empty() {
-            notes.push(format!("not computed afresh, for the record has no items of them: {}", bare.join(", ")));
-        }
+        notes.extend((!bare.is_empty()).then(|| format!("not computed afresh, for the record has no items of them: {}", bare.join(", "))));
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }
 

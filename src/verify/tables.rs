@@ -151,11 +151,8 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
             own.iter().filter_map(wrong).collect()
         };
         let Some(nearest) = (0..free.len()).min_by_key(|&at| misses(free[at]).len()) else {
-            check.differ(
-                format!("{}, line {}", table.name, row + 2),
-                ["a row", "no such cell among the numbers"],
-                None,
-            );
+            let at = format!("{}, line {}", table.name, row + 2);
+            check.differ(at, ["a row", "no such cell among the numbers"], None);
             continue;
         };
         let wrong = misses(free.remove(nearest));
@@ -207,22 +204,17 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
     };
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(damaged)?;
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
-    let rows: Vec<Vec<&Value>> = view["rows"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|row| row["cells"].as_array().into_iter().flatten().collect())
-        .collect();
+    let lines = view["rows"].as_array().into_iter().flatten();
+    let rows: Vec<Vec<&Value>> = lines.map(|row| row["cells"].as_array().into_iter().flatten().collect()).collect();
     let places = table.place("cell").zip(table.place("value"));
     for (row, cells) in rows.iter().enumerate() {
         for cell in cells {
             let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
             let text = cell["text"].as_str().unwrap_or_default();
             let known = places.is_none_or(|(at, place)| {
-                let of =
-                    |line: usize| table.rows[line].get(at).is_some_and(|own| own.split("; ").any(|own| own == key));
-                let mut values = (0..table.rows.len()).filter(|&line| of(line)).map(|line| table.number(line, place));
-                values.any(|found| found.is_some_and(|found| alike(found, value)))
+                let is_of = |row: &Vec<String>| row.get(at).is_some_and(|own| own.split("; ").any(|own| own == key));
+                let mut lines = (0..table.rows.len()).filter(|&line| is_of(&table.rows[line]));
+                lines.any(|line| table.number(line, place).is_some_and(|found| alike(found, value)))
             });
             let at = || format!("page.json, row {}: {key}", row + 1);
             if !known {
@@ -312,10 +304,8 @@ fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec
 fn numbers(text: &str) -> Vec<String> {
     let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
     let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
-    words
-        .map(|word| word.trim_end_matches(['.', '-']).to_owned())
-        .filter(|word| word.contains(|c: char| c.is_ascii_digit()))
-        .collect()
+    let words = words.map(|word| word.trim_end_matches(['.', '-']).to_owned());
+    words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
 /// Whether a printed cell shows the numbers of a text, in their order.
@@ -326,7 +316,7 @@ fn shows(cell: &str, text: &str) -> bool {
 
 fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
-    let body = text.lines().skip_while(|line| !line.starts_with("| ---") && !line.starts_with("| --")).skip(1);
+    let body = text.lines().skip_while(|line| !line.starts_with("| --")).skip(1);
     let cells = |line: &str| line.trim_matches('|').split(" | ").map(str::to_owned).collect();
     Ok(body.take_while(|line| line.starts_with('|')).map(cells).collect())
 }
@@ -336,11 +326,8 @@ fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));
     let columns: Vec<char> = columns.map_or(Vec::new(), |(columns, _)| columns.chars().collect());
-    let body = text
-        .lines()
-        .skip_while(|line| !line.starts_with("\\midrule"))
-        .take_while(|line| !line.starts_with("\\bottomrule"));
-    let rows = body.filter(|line| line.contains(" & "));
+    let body = text.lines().skip_while(|line| !line.starts_with("\\midrule"));
+    let rows = body.take_while(|line| !line.starts_with("\\bottomrule")).filter(|line| line.contains(" & "));
     let numbers = |line: &str| {
         let cells = line.trim_end_matches("\\\\").split(" & ").zip(&columns);
         cells.filter(|(_, column)| **column == 'r').map(|(cell, _)| cell.to_owned()).collect()

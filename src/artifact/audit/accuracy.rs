@@ -1,17 +1,21 @@
-//! What an accuracy can be: counts of right answers, and chance.
+//! What an accuracy can be: counts of right answers, their means, and chance.
 
-use super::columns::{AuditColumns, AuditTask};
-use super::finding::{Check, Finding, Severity};
-use super::row::{AuditRow, EPSILON, agree};
+use super::row::{AuditColumns, AuditRow, AuditTask, EPSILON, agree};
+use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
 /// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
 /// is no task, or nobody says of how many documents. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
 /// than there are values of two decimals, so every value of its is possible, and some have two counts.
-pub(super) fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
-    let (documents, value) = (columns.task(&entry.record.metric)?.documents?, entry.record.value?);
+fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
+    let (documents, value) = measured(entry, columns)?;
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
+}
+
+/// The documents of an entry's task, and its value.
+fn measured(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
+    Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
 /// The counts whose accuracies are within `reach` of a value, and the next on both sides.
@@ -25,32 +29,24 @@ fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f
 
 pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
     for entry in entries {
-        let documents = columns.task(&entry.record.metric).and_then(|task| task.documents);
-        let (Some(fitting), Some(documents), Some(value)) = (counts(entry, columns), documents, entry.record.value)
-        else {
-            continue;
-        };
-        if !fitting.is_empty() {
-            continue;
-        }
+        let misses = counts(entry, columns).is_some_and(|fitting| fitting.is_empty());
+        let Some((documents, value)) = measured(entry, columns).filter(|_| misses) else { continue };
         let places = entry.decimals();
         let below = around(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
         let above = around(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
-        let shown: Vec<String> = below
-            .into_iter()
-            .chain(above)
-            .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})"))
-            .collect();
-        let (severity, note) = explanation(entry, value, &[below, above]);
+        let near: Vec<(usize, f64)> = below.into_iter().chain(above).collect();
+        let said = |(count, accuracy): &(usize, f64)| format!("{accuracy:.places$} ({count}/{documents})");
+        let shown: Vec<String> = near.iter().map(said).collect();
+        let (severity, note) = explanation(entry, value, &near);
         let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
         findings.push(finding.says(shown.join(" or "), &entry.printed, note));
     }
 }
 
 /// How a value that no count gives may have come about.
-fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(usize, f64)>]) -> (Severity, &'static str) {
+fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
-    let near = || near.iter().flatten().map(|(_, accuracy)| *accuracy);
+    let near = || near.iter().map(|(_, accuracy)| *accuracy);
     if near().any(|accuracy| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
         return (Severity::Remark, "cut off instead of rounded, the count above prints so");
     }
@@ -68,16 +64,11 @@ const WIDTH: f64 = 3.0;
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
-        let Some(farthest) = cells.iter().map(|(cell, value)| distance(row, cell, *value)).collect::<Option<Vec<_>>>()
-        else {
-            continue;
-        };
-        let farthest = farthest.into_iter().fold(0.0, f64::max);
-        if farthest > WIDTH {
-            continue;
-        }
+        let mut apart = cells.iter().map(|(cell, value)| distance(row, cell, *value));
+        let farthest = apart.try_fold(0.0, |most: f64, apart| Some(most.max(apart?)));
+        let Some(farthest) = farthest.filter(|of| *of <= WIDTH) else { continue };
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
-        let all = in_words(cells.len());
+        let all = if cells.len() == 9 { "all nine".to_owned() } else { format!("all {}", cells.len()) };
         let note = match constant(row) {
             true => {
                 let shown = fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
@@ -111,13 +102,6 @@ fn fixed<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a
     row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
 }
 
-fn in_words(count: usize) -> String {
-    match count {
-        9 => "all nine".to_owned(),
-        count => format!("all {count}"),
-    }
-}
-
 /// Whether every task of fixed answers is at the share of one label, to the last printed digit.
 fn constant(row: &AuditRow) -> bool {
     let mut fixed = fixed(row).peekable();
@@ -138,6 +122,59 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
                     && other.get(&cell.record.metric).is_some_and(|(twin, _)| agree(cell, twin))
             })
     })
+}
+
+/// Each printed part is within half a unit of its last digit of the true value, hence so is the mean of the parts, and
+/// the printed mean is within half a unit of the true mean. With two decimals everywhere: 0.005 + 0.005.
+///
+/// Where each accuracy gives away its count of right answers, the true mean is known, and the printed mean has only its
+/// own half unit: a mean that fails this but not the first was taken from rounded columns, which is only a remark.
+pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
+    for row in rows {
+        let of = row.columns;
+        for (average, parts) in [(&of.accuracy, of.task_names()), (&of.perplexity, of.text_names())] {
+            let (Some((cell, printed)), Some(parts)) = (row.get(average), row.all(&parts)) else { continue };
+            if parts.is_empty() {
+                continue;
+            }
+            if let Some((severity, mean, note)) = judge(cell, printed, &parts, of) {
+                let finding = Finding::new(Check::Average, severity, row.condition, &[cell]);
+                findings.push(finding.says(mean, &cell.printed, note));
+            }
+        }
+    }
+}
+
+fn judge(
+    cell: &PaperNumber,
+    printed: f64,
+    parts: &[(&PaperNumber, f64)],
+    columns: &AuditColumns,
+) -> Option<(Severity, String, String)> {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let half = cell.unit() / 2.0;
+    let of_printed = mean(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
+    let tolerance = half + mean(&parts.iter().map(|part| part.0.unit() / 2.0).collect::<Vec<_>>());
+    if (of_printed - printed).abs() > tolerance + EPSILON {
+        let note =
+            format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
+        return Some((Severity::Contradiction, format!("{of_printed:.4}"), note));
+    }
+    let (lows, highs): (Vec<f64>, Vec<f64>) =
+        parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let (low, high) = (mean(&lows), mean(&highs));
+    if (low - half - EPSILON..=high + half + EPSILON).contains(&printed) {
+        return None;
+    }
+    let expected = if high - low < EPSILON { format!("{low:.4}") } else { format!("{low:.4} to {high:.4}") };
+    let note = "the mean of the counts of right answers; printed is that of rounded columns";
+    Some((Severity::Remark, expected, note.to_owned()))
+}
+
+/// The least and the greatest accuracy that a cell can stand for; None where its task is unknown or no count fits.
+fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
+    let fitting = counts(entry, columns)?;
+    Some((fitting.first()?.1, fitting.last()?.1))
 }
 
 #[cfg(test)]
@@ -232,5 +269,50 @@ mod tests {
             assert!(found(&columns).is_empty(), "{value}");
         }
         assert!(found(&at_chance[..8]).is_empty(), "a task is missing");
+    }
+
+    fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {
+        let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);
+        let mut findings = Vec::new();
+        check_averages(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
+        findings
+    }
+
+    #[test]
+    fn a_mean_is_wrong_only_beyond_what_rounding_allows() {
+        // The mean of 10.00, 20.00 and 30.01 is 20.0033: 20.01 may be honest, 20.02 not.
+        let parts = [("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_ptb", "30.01")];
+        for (average, wrong) in [("20.00", false), ("20.01", false), ("20.02", true), ("19.99", true), ("20.0", false)]
+        {
+            let findings = found(&[&parts[..], &[("ppl_average", average)]].concat());
+            assert_eq!(!findings.is_empty(), wrong, "{average}");
+            assert!(
+                findings
+                    .iter()
+                    .all(|finding| finding.severity == Severity::Contradiction && finding.expected == "20.0033")
+            );
+        }
+    }
+
+    #[test]
+    fn a_mean_of_rounded_columns_is_a_remark() {
+        // Table 2, LLaMA-3.1-8B, dense: the counts give 67.7645, the printed columns 67.7656.
+        let columns = ["81.19", "53.41", "78.92", "73.64", "82.11", "44.80", "69.68", "87.00", "39.14"];
+        let mut metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns).collect();
+        let mut severities = |average| {
+            metrics.truncate(9);
+            metrics.push(("acc_average", average));
+            found(&metrics).iter().map(|finding| finding.severity).collect::<Vec<_>>()
+        };
+        let mean: f64 = columns.iter().map(|column| column.parse::<f64>().unwrap()).sum::<f64>() / 9.0;
+        assert!((mean - 67.7656).abs() < 1e-4, "{mean}");
+        assert_eq!(severities("67.76"), []);
+        assert_eq!(severities("67.77"), [Severity::Remark]);
+        assert_eq!(severities("67.78"), [Severity::Contradiction]);
+    }
+
+    #[test]
+    fn a_row_without_all_columns_has_no_mean_to_check() {
+        assert!(found(&[("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_average", "99.00")]).is_empty());
     }
 }

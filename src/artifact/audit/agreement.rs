@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::finding::{Check, Finding, Severity, listed};
 use super::row::{EPSILON, agree, exact, loose};
+use super::{Check, Finding, Severity, listed};
 use crate::artifact::paper::PaperNumber;
 use crate::results::grouped;
 use crate::results::record::{Condition, DENSE};
@@ -72,7 +72,7 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
             Some(apart) => {
                 (Severity::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
             }
-            None if last_digit(one, two) => (Severity::Remark, "no more than the last digit".to_owned()),
+            None if is_last_digit(one, two) => (Severity::Remark, "no more than the last digit".to_owned()),
             None => (Severity::Contradiction, elsewhere(one, two, entries)),
         };
         findings.push(differing(severity, first, other, note));
@@ -96,11 +96,8 @@ fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], n
     let shown = |same: &[&PaperNumber]| {
         format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
     };
-    Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat()).says(
-        shown(one),
-        shown(other),
-        note,
-    )
+    let finding = Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat());
+    finding.says(shown(one), shown(other), note)
 }
 
 /// Standard deviations within which two measurements of a latency agree.
@@ -123,7 +120,7 @@ fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
 }
 
 /// Whether two values are one apart in the last digit that both print.
-fn last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
+fn is_last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
     let (Some(a), Some(b)) = (one.record.value, other.record.value) else { return false };
     (a - b).abs() <= one.unit().max(other.unit()) + EPSILON
 }

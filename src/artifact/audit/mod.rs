@@ -2,41 +2,245 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `finding` | what was found, and by which check |
-//! | `render` | findings as text, CSV and JSON |
-//! | `row` | one row of a table |
-//! | `columns` | what the columns of a table mean |
-//! | `averages` | means that are not the mean of their columns |
+//! | `row` | one row of a table, and what its columns mean |
 //! | `agreement` | one condition with two values |
-//! | `calibration` | how many calibration sequences an unsized row has |
-//! | `accuracy` | accuracies that no count of right answers gives; rows at chance |
-//! | `copies` | two conditions with one row; one metric twice |
-//! | `speedup` | speedups that are not the ratio of their latencies |
-//! | `memory` | operators that take more memory than their matrix |
+//! | `accuracy` | accuracies that no count of right answers gives; means that are not those of their columns; rows at chance |
+//! | `copies` | two conditions with one row, or that of another number of calibration sequences; one metric twice |
+//! | `costs` | speedups that are not the ratio of their latencies; operators that take more memory than their matrix |
 //!
-//! Everything is judged from printed digits, so every tolerance is what rounding to those digits allows, and no more.
+//! Here stands what was found, and by which check; findings as text, CSV and JSON. Everything is judged from printed digits, so every tolerance is what rounding to those digits allows, and no more.
 //! A finding does not say which of two numbers is right.
 
 mod accuracy;
 mod agreement;
-mod averages;
-mod calibration;
-mod columns;
 mod copies;
-mod finding;
-mod memory;
+mod costs;
 #[cfg(test)]
 mod paper_test;
-mod render;
 mod row;
-mod speedup;
 
-pub use columns::{AuditColumns, AuditTask};
-pub use finding::{Check, Finding, Severity};
-pub use render::{csv, json, text};
+pub use row::{AuditColumns, AuditTask};
+
+use row::{AuditRow, words};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::artifact::paper::PaperNumber;
-use row::AuditRow;
+use crate::error::{Error, Result};
+use crate::results::record::Condition;
+use crate::results::{csv_text, distinct};
+
+/// What was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    Average,
+    Agreement,
+    Calibration,
+    Count,
+    Chance,
+    Copy,
+    Duplicate,
+    Speedup,
+    Memory,
+}
+
+impl Check {
+    /// What each is called in CSV and JSON, and what is compared with what.
+    const WORDS: [(Self, &'static str, &'static str); 9] = [
+        (Self::Average, "average", "a printed mean is the mean of its columns, as far as rounding allows"),
+        (Self::Agreement, "agreement", "one condition has one value, in whatever table"),
+        (
+            Self::Calibration,
+            "calibration",
+            "a row without a number of calibration sequences is the row of the stated number",
+        ),
+        (Self::Count, "count", "an accuracy is a whole number of right answers out of the task's documents"),
+        (Self::Chance, "chance", "a row is above chance in some task"),
+        (Self::Copy, "copy", "two conditions have two rows"),
+        (Self::Duplicate, "duplicate", "a table gives a metric of a condition once"),
+        (Self::Speedup, "speedup", "a speedup is the dense latency by the row's own"),
+        (Self::Memory, "memory", "an operator takes no more memory than a matrix of C² numbers"),
+    ];
+
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::WORDS.into_iter().map(|(check, ..)| check)
+    }
+
+    pub fn name(self) -> &'static str {
+        Self::WORDS[self as usize].1
+    }
+
+    pub fn about(self) -> &'static str {
+        Self::WORDS[self as usize].2
+    }
+}
+
+/// How much a finding says, the worst first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// A number that cannot be, or two that cannot both be.
+    Contradiction,
+    /// Probably wrong, but there is an honest way to it.
+    Suspicion,
+    /// Worth knowing; no more than a last digit, or explained.
+    #[default]
+    Remark,
+}
+
+impl Severity {
+    pub const ALL: [Self; 3] = [Self::Contradiction, Self::Suspicion, Self::Remark];
+
+    const WORDS: [(&'static str, &'static str); 3] = [
+        ("contradiction", "a number that cannot be, or two that cannot both be"),
+        ("suspicion", "probably wrong, but there is an honest way to it"),
+        ("remark", "worth knowing; no more than a last digit, or explained"),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::WORDS[self as usize].0
+    }
+
+    /// What one is.
+    pub fn about(self) -> &'static str {
+        Self::WORDS[self as usize].1
+    }
+}
+
+/// One finding. Its numbers are as printed in the paper.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Finding {
+    /// How much it says. Contradictions come first.
+    pub severity: Severity,
+    /// The rule that does not hold.
+    pub check: Check,
+    /// The table, or the tables with commas: `table3, tableA5`.
+    pub artifact: String,
+    /// The row in words: `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
+    pub row: String,
+    /// The metric, or the metrics with commas.
+    pub column: String,
+    /// What the rule asks for, as printed.
+    pub expected: String,
+    /// What the tables print.
+    pub found: String,
+    /// How it may have come about; may be empty.
+    pub note: String,
+    /// Lines of the data: `table3.csv:2, tableA5.csv:22`.
+    pub places: String,
+}
+
+impl Finding {
+    /// A finding about `condition`, seen at `entries`: their tables, metrics and lines are named, each once.
+    fn new(check: Check, severity: Severity, condition: &Condition, entries: &[&PaperNumber]) -> Self {
+        Self {
+            severity,
+            check,
+            artifact: listed(entries.iter().map(|entry| entry.artifact.clone())),
+            row: words(condition),
+            column: listed(entries.iter().map(|entry| entry.record.metric.clone())),
+            expected: String::new(),
+            found: String::new(),
+            note: String::new(),
+            places: listed(entries.iter().map(|entry| entry.place())),
+        }
+    }
+
+    /// What is expected, what is found, and how that may have come about.
+    fn says(self, expected: impl Into<String>, found: impl Into<String>, note: impl Into<String>) -> Self {
+        Self { expected: expected.into(), found: found.into(), note: note.into(), ..self }
+    }
+
+    /// In a column of this name.
+    fn in_column(self, column: impl Into<String>) -> Self {
+        Self { column: column.into(), ..self }
+    }
+}
+
+/// With commas, each once, in the order of their first coming.
+fn listed(items: impl Iterator<Item = String>) -> String {
+    distinct(&items.collect::<Vec<_>>()).join(", ")
+}
+
+/// The columns of a finding, in the order of the CSV.
+const COLUMNS: [&str; 9] = ["severity", "check", "artifact", "row", "column", "expected", "found", "note", "places"];
+
+fn cells(finding: &Finding) -> [&str; 9] {
+    let Finding { severity, check, artifact, row, column, expected, found, note, places } = finding;
+    [severity.name(), check.name(), artifact, row, column, expected, found, note, places]
+}
+
+/// Plain text for a screen: the counts, then of each severity, contradictions first, a table for each check that found
+/// something; last the checks that found nothing. A note stands once, below the findings in a row that it is about. Places are
+/// left to the CSV.
+pub fn text(findings: &[Finding]) -> String {
+    let of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
+    let counts = Severity::ALL.map(|severity| plural(of(severity).count(), severity.name()));
+    let mut text = format!("{}: {}\n", plural(findings.len(), "finding"), counts.join(", "));
+    let head =
+        |check: Check, count: usize| format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"));
+    for severity in Severity::ALL.into_iter().filter(|severity| of(*severity).next().is_some()) {
+        text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
+        for check in Check::all() {
+            let found: Vec<&Finding> = of(severity).filter(|finding| finding.check == check).collect();
+            if !found.is_empty() {
+                text.push_str(&head(check, found.len()));
+                text.push_str(&aligned(&found));
+            }
+        }
+    }
+    let silent = |check: &Check| findings.iter().all(|finding| finding.check != *check);
+    text.extend(Check::all().filter(silent).map(|check| head(check, 0)));
+    text
+}
+
+fn plural(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The columns of a table of text: artifact to found.
+const SHOWN: std::ops::Range<usize> = 2..7;
+
+/// Columns in line, names above a rule, notes below their findings.
+fn aligned(findings: &[&Finding]) -> String {
+    let rows: Vec<[&str; 9]> = findings.iter().map(|finding| cells(finding)).collect();
+    let width = |column: usize| rows.iter().chain([&COLUMNS]).map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = SHOWN.map(width).collect();
+    let line = |cells: &[&str]| {
+        let padded: Vec<String> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("  {}\n", padded.join("  ").trim_end())
+    };
+    let rules: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
+    let mut text = line(&COLUMNS[SHOWN]);
+    text.push_str(&format!("  {}\n", rules.join("  ")));
+    for (index, (finding, row)) in findings.iter().zip(&rows).enumerate() {
+        text.push_str(&line(&row[SHOWN]));
+        let last = findings.get(index + 1).is_none_or(|next| next.note != finding.note);
+        if last && !finding.note.is_empty() {
+            text.push_str(&format!("    └ {}\n", finding.note));
+        }
+    }
+    text
+}
+
+/// One finding a line, below a head.
+///
+/// # Errors
+/// A finding that cannot be written, which is a fault of the program.
+pub fn csv(findings: &[Finding]) -> Result<String> {
+    csv_text([COLUMNS].into_iter().chain(findings.iter().map(cells)))
+}
+
+/// A list of objects, one for each finding.
+///
+/// # Errors
+/// A finding that cannot be written, which is a fault of the program.
+pub fn json(findings: &[Finding]) -> Result<String> {
+    serde_json::to_string_pretty(findings)
+        .map(|text| text + "\n")
+        .map_err(|error| Error::job("the findings cannot be written as JSON").found(error.to_string()))
+}
 
 /// All findings in the tables whose numbers are given ([`crate::artifact::paper::all`] for the whole paper), contradictions first,
 /// then by check and in the order of the tables.
@@ -50,16 +254,93 @@ pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
 pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding> {
     let rows = AuditRow::group(entries, columns);
     let mut findings = Vec::new();
-    averages::check(&rows, &mut findings);
+    accuracy::check_averages(&rows, &mut findings);
     agreement::check(entries, &mut findings);
-    calibration::check(&rows, &mut findings);
+    copies::check_calibration(&rows, &mut findings);
     accuracy::check_counts(entries, columns, &mut findings);
     accuracy::check_chance(&rows, &mut findings);
     copies::check_rows(&rows, &mut findings);
     copies::check_duplicates(&rows, &mut findings);
-    speedup::check(&rows, &mut findings);
-    memory::check(&rows, &mut findings);
+    costs::check_speedup(&rows, &mut findings);
+    costs::check_memory(&rows, &mut findings);
     // A stable sort: within a check of one severity the order of the tables stays.
     findings.sort_by_key(|finding| (finding.severity, finding.check));
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::audit::paper_test::entry;
+
+    fn findings() -> Vec<Finding> {
+        let (one, two) = (
+            entry("t", "b,32,0,dense,none,false,c4", "ppl_c4", "9.00"),
+            entry("table7", "b,32,7,sleb,none,true,c4", "copa", "9.50"),
+        );
+        let new = |entry, severity, note| {
+            Finding::new(Check::Agreement, severity, &one.record.condition, &[entry]).says("5", "9", note)
+        };
+        vec![new(&one, Severity::Contradiction, "a \"word\", and a line\nmore"), new(&two, Severity::Remark, "")]
+    }
+
+    #[test]
+    fn text_is_grouped_and_its_columns_are_in_line() {
+        let text = text(&findings());
+        assert!(text.starts_with("2 findings: 1 contradiction, 0 suspicions, 1 remark\n"), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let start = |of: &str| lines.iter().position(|line| line.starts_with(of)).unwrap();
+        let agreement = start("agreement: ");
+        let offset = |line: &str, word: &str| line.find(word).unwrap();
+        assert_eq!(offset(lines[agreement + 1], "column"), offset(lines[agreement + 3], "ppl_c4"));
+        assert_eq!(offset(lines[agreement + 1], "artifact"), offset(lines[agreement + 3], "t  "));
+        assert!(start("CONTRADICTIONS: ") < agreement && agreement < start("REMARKS: "), "{text}");
+        assert!(!text.contains("SUSPICIONS"), "{text}");
+        assert!(lines.iter().any(|line| line.starts_with("speedup: ") && line.ends_with("(0 findings)")), "{text}");
+        assert!(lines.iter().all(|line| line.trim_end() == *line), "{text}");
+    }
+
+    #[test]
+    fn a_note_stands_once_below_the_findings_that_share_it() {
+        let mut findings = findings();
+        findings[0].note = "why".to_owned();
+        assert_eq!(text(&findings).matches("└ why").count(), 1);
+        (findings[1].severity, findings[1].note) = (Severity::Contradiction, "why".to_owned());
+        let text = text(&findings);
+        assert_eq!(text.matches("└ why").count(), 1);
+        let place = |word: &str| text.find(word).unwrap();
+        assert!(place("└ why") > place("table7"), "{text}");
+    }
+
+    #[test]
+    fn a_cell_of_csv_with_commas_and_quotes_is_one_cell() {
+        let csv = csv(&findings()).unwrap();
+        assert!(csv.starts_with("severity,check,artifact,row,column,expected,found,note,places\n"), "{csv}");
+        assert!(
+            csv.contains(
+                "contradiction,agreement,t,\"b, dense\",ppl_c4,5,9,\"a \"\"word\"\", and a line\nmore\",t.csv:2\n"
+            ),
+            "{csv}"
+        );
+        assert!(csv.ends_with("remark,agreement,table7,\"b, dense\",copa,5,9,,table7.csv:2\n"), "{csv}");
+    }
+
+    #[test]
+    fn json_names_every_column() {
+        let json: serde_json::Value = serde_json::from_str(&json(&findings()).unwrap()).unwrap();
+        let object = json[0].as_object().unwrap();
+        assert_eq!(object.len(), COLUMNS.len());
+        assert!(COLUMNS.iter().all(|column| object[*column].is_string()));
+        assert_eq!((&json[1]["severity"], &json[1]["check"]), (&"remark".into(), &"agreement".into()));
+    }
+
+    #[test]
+    fn the_names_of_checks_and_severities_are_those_of_their_json() {
+        for check in Check::all() {
+            assert_eq!(serde_json::to_value(check).unwrap(), check.name());
+        }
+        for severity in Severity::ALL {
+            assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! What a reader sees of both sides.
 
-use super::super::claim::ClaimAxis::Depth;
-use super::super::claim::Needed;
+use super::super::ClaimAxis::Depth;
+use super::super::Needed;
 use super::super::run::ArtifactNumbers;
 use super::super::samples::record;
 use super::*;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::claim::{Claim, ClaimAxis, Needed};
-use super::outcome::{ClaimCheck, Judgement};
+use super::number::{ClaimCheck, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, KnownNumber, apart};
 use super::setting::{ClaimSetting, NOISY};
+use super::{Claim, ClaimAxis, Needed};
 use crate::identity::{Aspect, Leaves, differs};
 use crate::metric::Metric;
 use crate::recovery;

@@ -1,6 +1,6 @@
 //! Settings, and the count that a verdict is.
 
-use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
+use super::super::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::ClaimRun;
 use super::super::samples::{record, with_metric};
 use super::*;

@@ -5,17 +5,13 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `claim` | a claim, and how many settings it asks for |
 //! | `claims.yaml` | the claims, section by section: another one is another entry there, and its check |
-//! | `sentences` | that file, read |
 //! | `checks` | what each claim comes to |
-//! | `setting` | the numbers of one setting, and the questions that a claim asks of them: value, mean, least, best, gap, lead, rank |
-//! | `number` | a number that may be unknown |
-//! | `outcome` | holds, fails, or unknown |
+//! | `setting` | the numbers of one setting, and the questions that a claim asks of them: value, mean, least, best, lead, rank |
+//! | `number` | a number that may be unknown, and what a check comes to: holds, fails, or unknown |
 //! | `run` | the numbers of an artifact and what made them: only runs that agree are read together |
 //! | `judge` | a claim on one side's numbers |
-//! | `compare` | the paper's count beside ours |
-//! | `written` | the verdicts beside a recorded run, and the folders that they are judged on |
+//! | `compare` | the paper's count beside ours, also as a file beside a recorded run, and the folders that it is judged on |
 //!
 //! Numbers are compared as a table prints them: what prints alike is alike.
 //!
@@ -24,15 +20,11 @@
 //! could change it neither holds nor fails.
 
 mod checks;
-mod claim;
 mod compare;
 mod judge;
 mod number;
-mod outcome;
 mod run;
-mod sentences;
 mod setting;
-mod written;
 
 #[cfg(test)]
 mod paper_tests;
@@ -41,10 +33,185 @@ mod place_tests;
 #[cfg(test)]
 mod samples;
 
-pub use claim::{Claim, ClaimAxis, Needed};
-pub use compare::{JudgedClaim, judged, render};
+pub use compare::{CLAIMS, JudgedClaim, about, judged, judged_in, line, render, row, written};
 pub use judge::{ClaimVerdict, SettingVerdict};
-pub use outcome::Judgement;
+pub use number::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, ClaimRun};
-pub use sentences::claims;
-pub use written::{CLAIMS, about, judged_in, line, row, written};
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use checks::{CHECKS, Checked, ONLY, Only};
+use serde::Deserialize;
+
+use crate::results::record::Condition;
+
+/// A claim of the paper.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub id: &'static str,
+    /// Whose numbers it is about: `table2`, or several that it joins.
+    pub artifacts: &'static [&'static str],
+    /// The paper's sentence, worded as it is written.
+    pub says: &'static str,
+    /// Where the paper says it.
+    pub place: &'static str,
+    /// How a word of the sentence was read that is no number: "competitive" as "first or second".
+    pub reading: Option<&'static str>,
+    /// There is one check for each combination of these that the pruned cells have.
+    pub over: &'static [ClaimAxis],
+    /// In how many of them it must be true.
+    pub needed: Needed,
+    /// The settings that it is about.
+    only: Only,
+    check: Checked,
+}
+
+/// What tells the settings of a claim apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClaimAxis {
+    Backbone,
+    Criterion,
+    Depth,
+}
+
+impl ClaimAxis {
+    fn of(self, condition: &Condition) -> String {
+        match self {
+            ClaimAxis::Backbone => condition.backbone.clone(),
+            ClaimAxis::Criterion => condition.criterion.clone(),
+            ClaimAxis::Depth => condition.depth.to_string(),
+        }
+    }
+}
+
+/// In how many settings the check must be true for the claim to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Needed {
+    #[default]
+    All,
+    /// In more than half of them.
+    Most,
+    AtLeast(usize),
+    Any,
+}
+
+impl fmt::Display for Needed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Needed::All => f.write_str("all"),
+            Needed::Most => f.write_str("most"),
+            Needed::AtLeast(count) => write!(f, "at least {count}"),
+            Needed::Any => f.write_str("any"),
+        }
+    }
+}
+
+impl Needed {
+    /// Whether `held` of `of` settings are enough, when `unknown` of them could still turn out to be true. None where that
+    /// is open, where there is no setting, and where there are fewer than the claim asks for.
+    fn decide(self, held: usize, unknown: usize, of: usize) -> Option<bool> {
+        let needed = match self {
+            Needed::All => of,
+            Needed::Most => of / 2 + 1,
+            Needed::AtLeast(count) => count,
+            Needed::Any => 1,
+        };
+        if of == 0 || needed > of {
+            None
+        } else if held >= needed {
+            Some(true)
+        } else if held + unknown < needed {
+            Some(false)
+        } else {
+            None
+        }
+    }
+}
+
+/// A sentence of the paper, and the claims that it comes to.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sentence {
+    says: String,
+    #[serde(rename = "where")]
+    place: String,
+    of: Vec<String>,
+    claims: Vec<ClaimEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClaimEntry {
+    id: String,
+    reading: Option<String>,
+    over: Vec<ClaimAxis>,
+    #[serde(default)]
+    needed: Needed,
+    only: Option<String>,
+}
+
+static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
+    let sentences: Vec<Sentence> = match serde_saphyr::from_str(include_str!("claims.yaml")) {
+        Ok(sentences) => sentences,
+        Err(error) => unreachable!("claims.yaml is a part of the program: {error}"),
+    };
+    sentences.into_iter().flat_map(Sentence::claims).collect()
+});
+
+/// All claims, in the order of the paper.
+pub fn claims() -> impl Iterator<Item = &'static Claim> {
+    ALL.iter()
+}
+
+impl Sentence {
+    /// Its texts live as long as the program.
+    fn claims(self) -> impl Iterator<Item = Claim> {
+        let (says, place): (&str, &str) = (self.says.leak(), self.place.leak());
+        let artifacts: Vec<&str> = self.of.into_iter().map(|name| &*name.leak()).collect();
+        let artifacts: &[&str] = artifacts.leak();
+        self.claims.into_iter().map(move |entry| {
+            let only = entry.only.as_deref().unwrap_or(ONLY[0].0);
+            let only = ONLY.iter().find(|(name, _)| *name == only);
+            let check = CHECKS.iter().find(|(id, _)| *id == entry.id);
+            let (Some((_, only)), Some((id, check))) = (only, check) else {
+                unreachable!("claims.yaml is a part of the program: {} has no check, or no such settings", entry.id)
+            };
+            Claim {
+                id,
+                artifacts,
+                says,
+                place,
+                reading: entry.reading.map(|text| &*text.leak()),
+                over: entry.over.leak(),
+                needed: entry.needed,
+                only: *only,
+                check: *check,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantity_decides_only_when_the_unknown_cannot_change_it() {
+        let decide = |needed: Needed, held, unknown, of| needed.decide(held, unknown, of);
+        assert_eq!(decide(Needed::All, 6, 0, 6), Some(true));
+        assert_eq!(decide(Needed::All, 5, 1, 6), None);
+        assert_eq!(decide(Needed::All, 4, 1, 6), Some(false));
+        assert_eq!(decide(Needed::Most, 3, 0, 6), Some(false), "half is not most");
+        assert_eq!(decide(Needed::Most, 4, 2, 6), Some(true));
+        assert_eq!(decide(Needed::Most, 3, 1, 6), None);
+        assert_eq!(decide(Needed::AtLeast(5), 5, 1, 6), Some(true));
+        assert_eq!(decide(Needed::AtLeast(5), 4, 0, 6), Some(false));
+        assert_eq!(decide(Needed::AtLeast(5), 4, 0, 4), None, "five of four cannot be asked");
+        assert_eq!(decide(Needed::Any, 0, 1, 6), None);
+        assert_eq!(decide(Needed::Any, 0, 0, 6), Some(false));
+        assert_eq!(decide(Needed::All, 0, 0, 0), None, "nothing holds of nothing");
+    }
+}

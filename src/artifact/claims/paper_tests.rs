@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::claim::Needed;
-use super::*;
+use super::{Needed, *};
 use crate::results::record::Record;
 
 /// The paper's tables as they are printed.

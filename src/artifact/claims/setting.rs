@@ -5,8 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::number::{Quantity, order, short, sign};
-use super::outcome::ClaimCheck;
+use super::number::{ClaimCheck, Quantity, order, short, sign};
 use crate::latency::NOISE;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
@@ -151,12 +150,7 @@ impl<'a> ClaimSetting<'a> {
         check().unwrap_or_else(ClaimCheck::unknown)
     }
 
-    /// By how much a recovery is better than another; below 0 where it is worse.
-    pub(super) fn gap(&self, metric: &str, name: &str, other: &str) -> Quantity {
-        self.lead(metric, name, &[other])
-    }
-
-    /// By how much a recovery is better than the best of its rivals.
+    /// By how much a recovery is better than the best of its rivals; below 0 where it is worse.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
         let lead = || {

@@ -1,6 +1,6 @@
 //! What the questions read, and what becomes of numbers that are missing.
 
-use super::super::outcome::Judgement;
+use super::super::number::Judgement;
 use super::super::samples::{record, with_metric};
 use super::*;
 
@@ -64,7 +64,7 @@ fn a_lead_is_positive_where_the_first_one_is_better() {
     let lead = |name, rivals: &[&str]| of(&records).lead(ACCURACY, name, rivals);
     assert_eq!(lead("ghosted", &ALL).equal(0.65).outcome, Judgement::Holds);
     assert_eq!(lead("replaceme-ls", &ALL).equal(-0.65).outcome, Judgement::Holds);
-    assert_eq!(of(&records).gap(ACCURACY, "none", "ghosted").equal(-19.4).outcome, Judgement::Holds);
+    assert_eq!(of(&records).lead(ACCURACY, "none", &["ghosted"]).equal(-19.4).outcome, Judgement::Holds);
     let shown = lead("ghosted", &ALL).above(1.0).shown;
     assert_eq!(shown, "0.65 (ghosted 60.10 over replaceme-ls 59.45) < 1");
     assert_eq!(of(&perplexities()).lead(PERPLEXITY, "none", &ALL).equal(18.75).outcome, Judgement::Holds);

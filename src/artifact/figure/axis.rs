@@ -17,7 +17,22 @@ pub struct Axis {
     pub scale: Scale,
 }
 
+impl Scale {
+    /// Why there may be nothing to draw.
+    pub(super) fn hides(self) -> &'static str {
+        match self {
+            Self::Linear => "every value is missing or not finite",
+            Self::Log => "a log axis shows positive numbers only",
+        }
+    }
+}
+
 impl Axis {
+    /// Whether a value has a place on it.
+    pub(super) fn shows(&self, value: f64) -> bool {
+        self.scale == Scale::Linear || value > 0.0
+    }
+
     /// The label with its unit.
     pub(super) fn title(&self) -> String {
         if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
@@ -31,6 +46,11 @@ const SMALLEST: f64 = 1e-150;
 /// A value that can be drawn: not NaN and not infinite.
 pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && v.abs() <= LARGEST).map(|v| if v.abs() < SMALLEST { 0.0 } else { v })
+}
+
+/// Half the length of an error bar; 0 where there is none.
+pub(super) fn size(error: Option<f64>) -> f64 {
+    drawable(error).unwrap_or(0.0).abs()
 }
 
 #[derive(Debug, Clone, PartialEq)]

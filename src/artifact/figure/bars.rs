@@ -1,9 +1,9 @@
-//! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3).
+//! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3); and dots in columns: a value
+//! for each draw of a method, and a dash at their mean.
 
-use super::axis::{Axis, Decimals, Range, Scale, drawable};
+use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
-use super::frame::{self, Frame, FramePlan, GAP, Groups, HALF, Surroundings};
-use super::legend::Key;
+use super::frame::{Frame, FramePlan, GAP, Groups, HALF, Key, Surroundings};
 use super::palette::{self, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
@@ -41,6 +41,12 @@ pub struct Series<T = BarValue> {
     pub values: Vec<T>,
 }
 
+impl<T> Series<T> {
+    fn key(&self) -> (Key, String) {
+        (Key::Bar(palette::of(&self.method)), self.label.clone())
+    }
+}
+
 /// Groups of bars, one bar per method in each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarChart {
@@ -64,7 +70,7 @@ const MARKERS: f64 = 10.0;
 impl BarChart {
     /// # Errors
     /// When there is no group, no series or no number, or a series has not one value per group.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if self.groups.is_empty() || self.series.is_empty() {
             return Err(Error::bad_input("a figure of bars has nothing to draw")
                 .expected("at least one group and one series")
@@ -77,18 +83,12 @@ impl BarChart {
                 .found(series.values.len().to_string()));
         }
         let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
-            let number = drawable(value.value)?;
-            let error = drawable(value.error).unwrap_or(0.0).abs();
+            let (number, error) = (drawable(value.value)?, size(value.error));
             Some([number - error, number, number + error])
         });
-        let range = Range::of(numbers.flatten(), self.axis.scale).ok_or_else(|| {
-            Error::bad_input("a figure of bars has no number to draw").hint(match self.axis.scale {
-                Scale::Linear => "every value is missing or not finite",
-                Scale::Log => "a log axis shows positive numbers only",
-            })
-        })?;
-        self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene);
-        Ok(())
+        let range = Range::of(numbers.flatten(), self.axis.scale)
+            .ok_or_else(|| Error::bad_input("a figure of bars has no number to draw").hint(self.axis.scale.hides()))?;
+        Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene))
     }
 
     /// What stands at a value's bar.
@@ -96,7 +96,7 @@ impl BarChart {
         drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
     }
 
-    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) -> f64 {
         let all = || self.series.iter().flat_map(|series| series.values.iter().copied());
         let decimals = Decimals::of(all().filter_map(|value| drawable(value.value)));
         let labels: Vec<String> = all().map(|value| self.label(value, decimals)).collect();
@@ -105,20 +105,10 @@ impl BarChart {
         let written = LabelPlace::of(widest, Frame::room(around.width, &range) / places);
         let room = written.room(widest);
         let negative = all().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
-        let keys: Vec<(Key, String)> =
-            self.series.iter().map(|s| (Key::Bar(palette::of(&s.method)), s.label.clone())).collect();
-        let frame = Frame::draw(
-            scene,
-            FramePlan {
-                around,
-                axis: &self.axis,
-                range,
-                entries: &keys,
-                head: room,
-                foot: if negative { room } else { 0.0 },
-                aside: 0.0,
-            },
-        );
+        let keys: Vec<(Key, String)> = self.series.iter().map(Series::key).collect();
+        let foot = if negative { room } else { 0.0 };
+        let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: room, foot, aside: 0.0 };
+        let frame = Frame::draw(scene, plan);
         let groups = Groups::of(&frame, (self.groups.len(), self.series.len()), APART, WIDEST);
         let pitch = groups.pitch;
         for (i, series) in self.series.iter().enumerate() {
@@ -127,17 +117,12 @@ impl BarChart {
                 let x = groups.column(j, i);
                 let label = self.label(*value, decimals);
                 self.bar(scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
-                scene.marker(
-                    (x, frame.bottom + MARKERS / 2.0 + 1.0),
-                    style.marker,
-                    style.colour,
-                    (pitch * 0.3).min(2.4),
-                );
+                let below = (x, frame.bottom + MARKERS / 2.0 + 1.0);
+                scene.marker(below, style.marker, style.colour, (pitch * 0.3).min(2.4));
             }
         }
         frame.axis_line(scene, frame.base());
-        let end = groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP);
-        frame::end(scene, &around.note, end);
+        groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP)
     }
 
     /// A bar about `x` with its error and its label; the label alone where the axis cannot show the value.
@@ -152,7 +137,7 @@ impl BarChart {
     ) {
         let base = frame.base();
         let number = drawable(value.value);
-        let shown = number.filter(|number| self.axis.scale == Scale::Linear || *number > 0.0);
+        let shown = number.filter(|number| self.axis.shows(*number));
         let mut ends = (base, base);
         if let Some(number) = shown {
             let y = frame.y(number);
@@ -215,5 +200,61 @@ impl LabelPlace {
             (Self::Upwards, true) => scene.upwards((x + HALF, lower + 3.0), text, Anchor::End, colour),
             (Self::Not, _) => {}
         }
+    }
+}
+
+/// Groups of columns of dots, one column a method in each.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dots {
+    pub axis: Axis,
+    /// The groups' names, below the columns.
+    pub groups: Vec<String>,
+    /// Of each group all draws; those that are not finite are not drawn.
+    pub methods: Vec<Series<Vec<f64>>>,
+}
+
+/// Between two groups, in columns.
+const BETWEEN_DOTS: f64 = 1.0;
+/// Of a dot, in points.
+const DOT: f64 = 1.8;
+/// Of a column's room, the part that the dash at the mean fills.
+const DASH: f64 = 0.7;
+/// A column is not wider than this, however few there are.
+const WIDEST_DOTS: f64 = 24.0;
+
+impl Dots {
+    /// # Errors
+    /// When there is no number, or a method has not one list of values per group.
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
+        if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
+            return Err(Error::bad_input("a method's dots do not fit the groups")
+                .at(method.label.as_str())
+                .expected(format!("values of {} groups", self.groups.len()))
+                .found(method.values.len().to_string()));
+        }
+        let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());
+        let numbers = numbers.filter_map(|&value| drawable(Some(value)));
+        let range = Range::of(numbers, self.axis.scale)
+            .ok_or_else(|| Error::bad_input("a figure of dots has no number to draw"))?;
+        let range = range.with_room(false);
+        let keys: Vec<(Key, String)> = self.methods.iter().map(Series::key).collect();
+        let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
+        let frame = Frame::draw(scene, plan);
+        let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, WIDEST_DOTS);
+        for (i, method) in self.methods.iter().enumerate() {
+            let look = palette::of(&method.method);
+            for (j, values) in method.values.iter().enumerate() {
+                let x = groups.column(j, i);
+                let known: Vec<f64> = values.iter().filter_map(|&value| drawable(Some(value))).collect();
+                if !known.is_empty() {
+                    let (y, half) =
+                        (frame.y(known.iter().sum::<f64>() / known.len() as f64), groups.pitch * DASH / 2.0);
+                    scene.line(&[(x - half, y), (x + half, y)], TEXT, 0.8, Dash::Solid);
+                }
+                known.iter().for_each(|&value| scene.marker((x, frame.y(value)), look.marker, look.colour, DOT));
+            }
+        }
+        frame.axis_line(scene, frame.bottom);
+        Ok(groups.names(scene, &self.groups, frame.bottom + GAP))
     }
 }

@@ -1,12 +1,15 @@
-//! Lines: the error of every channel (figure 4), the accuracy against the depth (figure 5).
+//! Lines: the error of every channel (figure 4), the accuracy against the depth (figure 5); and points in a plane
+//! with the better side up: quality against what it costs, with an interval each, those that are out of the race faint.
 
-use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
+use std::collections::BTreeSet;
+
+use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
 use super::font;
-use super::frame::{self, Frame, FramePlan, Surroundings, Width};
-use super::legend::Key;
-use super::palette;
+use super::frame::{Frame, FramePlan, Key, Surroundings, Width};
+use super::palette::{self, FAINT};
 use super::scene::{Scene, ScenePoint};
 use crate::error::{Error, Result};
+use crate::results::grouped;
 use crate::style::{Dash, Marker};
 
 /// A point of a line.
@@ -62,7 +65,7 @@ const COLUMN: f64 = 0.35;
 impl Curves {
     /// # Errors
     /// When there is no line, or no point with numbers that the axes can show.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let nothing = || Error::bad_input("a figure of curves has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
@@ -73,30 +76,21 @@ impl Curves {
         let errors = points().flat_map(|(_, y, error)| [y - error, y, y + error]);
         let ys = Range::of(errors.chain(levels), self.y.scale);
         // A level alone says nothing about x.
-        match (xs, ys) {
-            (Some(xs), Some(ys)) => {
-                let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
-                self.draw_on(around, (xs, ys), scene);
-                Ok(())
-            }
-            _ => Err(nothing().found("no point with two finite numbers").hint(
-                if [self.x.scale, self.y.scale].contains(&Scale::Log) {
-                    "a log axis shows positive numbers only"
-                } else {
-                    "every value is missing or not finite"
-                },
-            )),
-        }
+        let (Some(xs), Some(ys)) = (xs, ys) else {
+            let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
+            return Err(nothing().found("no point with two finite numbers").hint(scale.hides()));
+        };
+        let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
+        Ok(self.draw_on(around, (xs, ys), scene))
     }
 
     /// x, y and error of a point that the axes can show.
     fn seen(&self, point: &Point) -> Option<(f64, f64, f64)> {
-        let on = |axis: &Axis, value: f64| axis.scale == Scale::Linear || value > 0.0;
         let (x, y) = (drawable(Some(point.x))?, drawable(point.y)?);
-        (on(&self.x, x) && on(&self.y, y)).then(|| (x, y, drawable(point.error).unwrap_or(0.0).abs()))
+        (self.x.shows(x) && self.y.shows(y)).then(|| (x, y, size(point.error)))
     }
 
-    fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) -> f64 {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));
@@ -115,11 +109,8 @@ impl Curves {
         let frame = Frame::draw(scene, plan);
         let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
 
-        for level in self
-            .levels
-            .iter()
-            .filter(|level| drawable(Some(level.value)).is_some_and(|v| self.y.scale == Scale::Linear || v > 0.0))
-        {
+        let shown = |level: &&Level| drawable(Some(level.value)).is_some_and(|value| self.y.shows(value));
+        for level in self.levels.iter().filter(shown) {
             let style = palette::of(&level.method);
             let y = frame.y(level.value);
             scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
@@ -151,8 +142,7 @@ impl Curves {
                 }
             }
         }
-        let below = frame.x_axis(scene, &self.x, &ticks, &xs);
-        frame::end(scene, &around.note, below);
+        frame.x_axis(scene, &self.x, &ticks, &xs)
     }
 
     /// The axis of values; where it does not begin at 0, with where it begins.
@@ -187,10 +177,8 @@ impl Curves {
     /// The stretches of a line between its gaps.
     fn runs(&self, line: &Line) -> Vec<Vec<(f64, f64, f64)>> {
         let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
-        seen.split(Option::is_none)
-            .filter(|run| !run.is_empty())
-            .map(|run| run.iter().flatten().copied().collect())
-            .collect()
+        let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
+        runs.map(|run| run.iter().flatten().copied().collect()).collect()
     }
 
     /// Ticks at every x where there are few, else at round numbers; for an axis of `room` points.
@@ -213,20 +201,80 @@ impl Curves {
 /// A path with at most four places per [`COLUMN`]: the first, the lowest, the highest and the last, in their order. It
 /// looks the same, and thousands of channels do not make a file of megabytes.
 pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
-    let mut kept = Vec::new();
-    for column in places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor()) {
+    let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
+    let kept = |column: &[ScenePoint]| {
         let by = |better: fn(f64, f64) -> bool| {
             (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best }).unwrap_or(0)
         };
-        let mut chosen = [0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1];
-        chosen.sort_unstable();
-        for (i, which) in chosen.iter().enumerate() {
-            if i == 0 || chosen[i - 1] != *which {
-                kept.push(column[*which]);
+        let chosen = BTreeSet::from([0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1]);
+        chosen.into_iter().map(|which| column[which]).collect::<Vec<_>>()
+    };
+    columns.flat_map(kept).collect()
+}
+
+/// A variant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dot {
+    /// Decides marker and colour: see [`palette::of`].
+    pub method: String,
+    /// Its name in print.
+    pub label: String,
+    pub x: f64,
+    pub y: f64,
+    /// Half the length of its interval.
+    pub error: Option<f64>,
+    /// Out of the race.
+    pub faint: bool,
+}
+
+/// A plane of variants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pareto {
+    pub x: Axis,
+    pub y: Axis,
+    pub dots: Vec<Dot>,
+}
+
+/// Of a marker, in points.
+const RADIUS: f64 = 2.2;
+
+impl Pareto {
+    /// # Errors
+    /// When no dot has two numbers that can be drawn.
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
+        let seen: Vec<(&Dot, f64, f64, f64)> = self
+            .dots
+            .iter()
+            .filter_map(|dot| Some((dot, drawable(Some(dot.x))?, drawable(Some(dot.y))?, size(dot.error))))
+            .collect();
+        let xs = Range::of(seen.iter().map(|(_, x, ..)| *x), self.x.scale);
+        let ys = Range::of(seen.iter().flat_map(|(_, _, y, error)| [y - error, y + error]), self.y.scale);
+        let (Some(xs), Some(ys)) = (xs, ys) else {
+            return Err(Error::bad_input("a figure of points has nothing to draw"));
+        };
+        let (xs, ys) = (xs.with_room(false), ys.with_room(false));
+        // A look stands once in the legend, under the name of its first dot.
+        let methods = grouped(seen.iter().map(|(dot, ..)| (&dot.method, &dot.label)));
+        let key = |(method, labels): &(&String, Vec<&String>)| (Key::Bar(palette::of(method)), labels[0].clone());
+        let keys: Vec<(Key, String)> = methods.iter().map(key).collect();
+        let ticks = xs.ticks(6);
+        let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
+        let plan = FramePlan { around, axis: &self.y, range: ys, entries: &keys, head: RADIUS, foot: RADIUS, aside };
+        let frame = Frame::draw(scene, plan);
+        let place = |x: f64| frame.x(&xs, x);
+        // Survivors lie on top.
+        for faint in [true, false] {
+            for (dot, x, y, error) in seen.iter().filter(|(dot, ..)| dot.faint == faint) {
+                let look = palette::of(&dot.method);
+                let colour = if faint { FAINT } else { look.colour };
+                if *error > 0.0 {
+                    frame.whisker(scene, place(*x), (y - error, y + error), colour);
+                }
+                scene.marker((place(*x), frame.y(*y)), look.marker, colour, RADIUS);
             }
         }
+        Ok(frame.x_axis(scene, &self.x, &ticks, &xs))
     }
-    kept
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What bars and curves share: the place of the plot in its figure, the value axis and its grid.
+//! What bars and curves share: the place of the plot in its figure, the legend in rows above it, where it covers nothing, the value
+//! axis and its grid.
 
 use super::axis::{Axis, Range, Tick};
 use super::font;
-use super::legend::{self, Key};
-use super::palette::{Colour, GRID, TEXT};
-use super::scene::{Anchor, Scene};
+use super::palette::{Colour, GRID, Look, TEXT};
+use super::scene::{Anchor, Scene, ScenePoint};
 use crate::style::Dash;
 
 /// How wide a figure is printed. Text has 8 points in both.
@@ -19,17 +19,11 @@ pub enum Width {
 
 impl Width {
     pub(super) fn points(self) -> f64 {
-        match self {
-            Self::Column => 3.3 * 72.0,
-            Self::Page => 6.8 * 72.0,
-        }
+        if self == Self::Page { 6.8 * 72.0 } else { 3.3 * 72.0 }
     }
 
     fn plot_height(self) -> f64 {
-        match self {
-            Self::Column => 130.0,
-            Self::Page => 165.0,
-        }
+        if self == Self::Page { 165.0 } else { 130.0 }
     }
 }
 
@@ -48,18 +42,18 @@ pub struct Surroundings {
 
 /// Around the figure, in points.
 pub(super) const MARGIN: f64 = 4.0;
-/// Between an axis and its labels.
+/// Between an axis, or a key of the legend, and its labels.
 pub(super) const GAP: f64 = 4.0;
 /// Half a cap of a whisker.
 pub(super) const CAP: f64 = 3.0;
 /// From the middle of a line of text to its baseline.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
-/// Words across the whole figure from `top` down; gives where the next part begins.
-pub(super) fn heading_lines(scene: &mut Scene, words: &str, top: f64) -> f64 {
+/// Words across the top of the whole figure; gives where the next part begins.
+pub(super) fn heading_lines(scene: &mut Scene, words: &str) -> f64 {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
-    let end = scene.lines((MARGIN, top), &lines, Anchor::Start);
-    if lines.is_empty() { top } else { end + 2.0 }
+    let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
+    if lines.is_empty() { MARGIN } else { end + 2.0 }
 }
 
 /// A note below everything, and the figure's end.
@@ -101,14 +95,13 @@ impl Frame {
         let FramePlan { around: Surroundings { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
         let width = *width;
         let (start, end) = (MARGIN, scene.width - MARGIN);
-        let headed = heading_lines(scene, heading, MARGIN);
-        let below = legend::draw(scene, entries, (start, end, headed));
+        let headed = heading_lines(scene, heading);
+        let below = legend(scene, entries, (start, end, headed));
         let title = font::wrap(&axis.title(), end - start);
         let top = scene.lines((start, below + GAP), &title, Anchor::Start) + font::LINE / 2.0;
         let bottom = top + width.plot_height() + head + foot;
-        let ticks = Self::ticks(width, &range);
         let frame = Self { left: end - Self::room(width, &range), right: end - aside, top, bottom, head, foot, range };
-        for tick in &ticks {
+        for tick in Self::ticks(width, &frame.range) {
             let y = frame.y(tick.at);
             scene.line(&[(frame.left, y), (frame.right, y)], GRID, 0.5, Dash::Solid);
             scene.text((frame.left - GAP, y + HALF), &tick.text, Anchor::End, TEXT);
@@ -205,11 +198,106 @@ impl Groups {
 
     /// The groups' names from `below` down; gives where they end.
     pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
-        let mut end = below;
-        for (group, name) in names.iter().enumerate() {
-            let lines = font::wrap(name, self.width - GAP);
-            end = end.max(scene.lines((self.middle(group), below), &lines, Anchor::Middle));
-        }
-        end
+        let mut write = |(group, name): (usize, &String)| {
+            scene.lines((self.middle(group), below), &font::wrap(name, self.width - GAP), Anchor::Middle)
+        };
+        names.iter().enumerate().map(&mut write).fold(below, f64::max)
     }
+}
+
+/// What stands before a label.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Key {
+    /// A bar of a method, with its marker.
+    Bar(Look),
+    /// A line of a method, with its marker where it has markers.
+    Line { style: Look, dash: Dash, marked: bool },
+    /// A box of a diagram.
+    Block { fill: Option<Colour>, border: Colour, dash: Dash },
+    /// An arrow.
+    Arrow(Colour),
+}
+
+impl Key {
+    fn width(self) -> f64 {
+        match self {
+            Self::Line { .. } => 24.0,
+            _ => 18.0,
+        }
+    }
+}
+
+/// Between two entries of the legend.
+const APART: f64 = 10.0;
+const ROW: f64 = font::LINE + 2.0;
+
+/// Draws the entries in columns between `left` and `right` from `top` down; gives where the drawing can begin.
+pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
+    let room = right - left;
+    let labels: Vec<String> =
+        entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
+    let cell = |((key, _), label): (&(Key, String), &String)| key.width() + GAP + font::width(label) + APART;
+    let cells: Vec<f64> = entries.iter().zip(&labels).map(cell).collect();
+    // Of each column the widest cell.
+    let columns = |count: usize| -> Vec<f64> {
+        (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
+    };
+    let fits = |count: &usize| columns(*count).iter().sum::<f64>() - APART <= room;
+    let most = (1..=entries.len()).rev().find(fits).unwrap_or(1);
+    // As few columns as the rows need: 7 entries are 4 + 3 and not 5 + 2.
+    let rows = entries.len().div_ceil(most);
+    let even = columns(entries.len().div_ceil(rows.max(1)).max(1));
+    let widths = if even.iter().sum::<f64>() - APART <= room { even } else { columns(most) };
+    for (i, ((key, _), label)) in entries.iter().zip(&labels).enumerate() {
+        let (row, column) = (i / widths.len(), i % widths.len());
+        let x = left + widths[..column].iter().sum::<f64>();
+        let middle = top + ROW * (row as f64 + 0.5);
+        draw_key(scene, *key, (x, middle));
+        scene.text((x + key.width() + GAP, middle + HALF), label, Anchor::Start, TEXT);
+    }
+    top + rows as f64 * ROW
+}
+
+/// A key whose left end is at a place.
+fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
+    let end = x + key.width();
+    match key {
+        Key::Bar(style) => {
+            let corners = vec![(x, y - 3.5), (x + 9.0, y - 3.5), (x + 9.0, y + 3.5), (x, y + 3.5)];
+            scene.fill(corners, style.colour, 1.0);
+            scene.marker((x + 14.5, y), style.marker, style.colour, 2.4);
+        }
+        Key::Line { style, dash, marked } => {
+            scene.line(&[(x, y), (end, y)], style.colour, 1.4, dash);
+            if marked {
+                scene.marker((x + key.width() / 2.0, y), style.marker, style.colour, 2.4);
+            }
+        }
+        Key::Block { fill, border, dash } => {
+            let (from, to) = ((x, y - 4.0), (end, y + 4.0));
+            if let Some(fill) = fill {
+                scene.rect(from, to, fill);
+            }
+            scene.border(from, to, border, 0.7, dash);
+        }
+        Key::Arrow(colour) => arrow(scene, &[(x, y), (end, y)], colour),
+    }
+}
+
+/// A line with a head at its end.
+pub(super) fn arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colour) {
+    const HEAD: f64 = 3.6;
+    let [.., before, tip] = places else { return };
+    let length = (tip.0 - before.0).hypot(tip.1 - before.1);
+    if length <= 0.0 {
+        return;
+    }
+    let along = ((tip.0 - before.0) / length, (tip.1 - before.1) / length);
+    let foot = (tip.0 - along.0 * HEAD, tip.1 - along.1 * HEAD);
+    let mut shaft = places[..places.len() - 1].to_vec();
+    shaft.push(foot);
+    scene.line(&shaft, colour, 1.2, Dash::Solid);
+    let side = (-along.1 * HEAD * 0.6, along.0 * HEAD * 0.6);
+    let corners = vec![*tip, (foot.0 + side.0, foot.1 + side.1), (foot.0 - side.0, foot.1 - side.1)];
+    scene.fill(corners, colour, 1.0);
 }

@@ -1,8 +1,7 @@
 //! The stacks of layers of the paper's figure 2: dense, pruned, and ghosted.
 
 use super::font;
-use super::frame::{self, GAP, HALF, MARGIN, Surroundings, Width};
-use super::legend::{self, Key, arrow};
+use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, arrow};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
@@ -56,26 +55,15 @@ enum Stack {
 impl LayerDiagram {
     /// # Errors
     /// When there is no selection or too many, or one removes nothing, a layer twice or one that is not there.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
-        let most = match around.width {
-            Width::Column => 1,
-            Width::Page => 2,
-        };
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
+        let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
             return Err(Error::bad_input("a diagram of layers cannot show so many selections")
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
-        let regions = self
-            .selections
-            .iter()
-            .map(|selection| regions(&selection.removed, self.layers).map_err(|e| e.at(selection.label.as_str())))
-            .collect::<Result<Vec<_>>>()?;
-        self.draw_on(around, &regions, scene);
-        Ok(())
-    }
-
-    fn draw_on(&self, around: &Surroundings, regions: &[Vec<Region>], scene: &mut Scene) {
+        let regions = |of: &DiagramRow| regions(&of.removed, self.layers).map_err(|error| error.at(of.label.as_str()));
+        let regions = self.selections.iter().map(regions).collect::<Result<Vec<_>>>()?;
         let ghost = palette::ours();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
@@ -83,15 +71,12 @@ impl LayerDiagram {
             (Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST),
             (Key::Arrow(STREAM), "hidden state past a cut"),
         ];
-        let headed = frame::heading_lines(scene, &around.heading, MARGIN);
-        let top = legend::draw(
-            scene,
-            &entries.map(|(key, label)| (key, label.to_owned())),
-            (MARGIN, scene.width - MARGIN, headed),
-        ) + GAP;
+        let headed = frame::heading_lines(scene, &around.heading);
+        let entries = entries.map(|(key, label)| (key, label.to_owned()));
+        let top = frame::legend(scene, &entries, (MARGIN, scene.width - MARGIN, headed)) + GAP;
         let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
-        for (i, (selection, regions)) in self.selections.iter().zip(regions).enumerate() {
+        for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
             let middle = MARGIN + (i as f64 + 0.5) * panel;
             let words = format!("{} of {} layers removed: {}", selection.removed.len(), self.layers, ranges(regions));
             let mut lines = font::wrap(&selection.label, panel - 2.0 * GAP);
@@ -102,7 +87,7 @@ impl LayerDiagram {
         let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
         let ground = heads + font::LINE + ENDS + tallest;
-        for (i, (selection, regions)) in self.selections.iter().zip(regions).enumerate() {
+        for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
             let operators = selection.operators(regions);
             for (j, (name, stack)) in STACKS.iter().enumerate() {
                 let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - ASIDE / 2.0;
@@ -111,7 +96,7 @@ impl LayerDiagram {
                 DrawnStack { scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
             }
         }
-        frame::end(scene, &around.note, ground + ENDS + font::LINE);
+        Ok(ground + ENDS + font::LINE)
     }
 }
 
@@ -130,12 +115,9 @@ struct DrawnStack<'a> {
 impl DrawnStack<'_> {
     /// How far down the foot of a layer lies; of the count of layers, the top of the stack.
     fn foot(&self, layer: usize) -> f64 {
-        let pads: f64 = self
-            .regions
-            .iter()
-            .map(|(first, last)| PAD * (f64::from(u8::from(*first <= layer)) + f64::from(u8::from(*last < layer))))
-            .sum();
-        self.ground - layer as f64 * PITCH - pads
+        // One before each region that it lies in or above, one after each that it lies above.
+        let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
+        self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
 
     fn stack(&mut self, stack: Stack) {

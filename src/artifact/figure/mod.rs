@@ -41,14 +41,11 @@
 mod axis;
 mod bars;
 mod curves;
-mod dots;
 mod font;
 mod frame;
 mod layers;
-mod legend;
 pub mod palette;
 mod panels;
-mod pareto;
 mod pdf;
 mod png;
 mod scene;
@@ -57,13 +54,11 @@ mod svg;
 mod tests;
 
 pub use axis::{Axis, Scale};
-pub use bars::{BarChart, BarValue, Series};
-pub use curves::{Curves, Level, Line, Point};
-pub use dots::Dots;
+pub use bars::{BarChart, BarValue, Dots, Series};
+pub use curves::{Curves, Dot, Level, Line, Pareto, Point};
 pub use frame::{Surroundings, Width};
 pub use layers::{DiagramRow, LayerDiagram};
 pub use panels::PanelChart;
-pub use pareto::{Dot, Pareto};
 
 use crate::error::Result;
 
@@ -125,9 +120,9 @@ impl Figure {
 
     fn scene(&self) -> Result<scene::Scene> {
         font::load()?;
-        let Surroundings { title, description, width, .. } = &self.around;
+        let Surroundings { title, description, note, width, .. } = &self.around;
         let mut scene = scene::Scene::new(title, description, width.points());
-        match &self.plot {
+        let below = match &self.plot {
             Plot::Bars(bars) => bars.draw(&self.around, &mut scene),
             Plot::Curves(curves) => curves.draw(&self.around, &mut scene),
             Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
@@ -136,6 +131,7 @@ impl Figure {
             Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
+        frame::end(&mut scene, note, below);
         Ok(scene)
     }
 }

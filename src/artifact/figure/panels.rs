@@ -4,8 +4,7 @@
 use super::axis::{Axis, Decimals, Range, Scale, drawable, plain};
 use super::curves::{Line, thinned};
 use super::font;
-use super::frame::{self, GAP, HALF, MARGIN, Surroundings, Width};
-use super::legend::{self, Key};
+use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width};
 use super::palette::{self, FAINT, GRID, MUTED, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
@@ -34,7 +33,7 @@ const TICKS: usize = 3;
 impl PanelChart {
     /// # Errors
     /// When there is no panel, or no number that the axes can show.
-    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<()> {
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let nothing = || Error::bad_input("a figure of panels has nothing to draw");
         if self.lines.is_empty() {
             return Err(nothing().expected("at least one line").found("none"));
@@ -42,41 +41,35 @@ impl PanelChart {
         let points = || self.all().flat_map(seen);
         let xs = Range::of(points().map(|(x, _)| x), Scale::Linear);
         let ys = Range::of(points().map(|(_, y)| y).chain([0.0]), Scale::Linear);
-        match (xs, ys) {
-            (Some(xs), Some(ys)) => {
-                self.draw_on(around, (&xs.exactly(), &ys.with_base().with_end_ticks(TICKS)), scene);
-                Ok(())
-            }
-            _ => Err(nothing().found("no point with two finite numbers")),
-        }
+        let (Some(xs), Some(ys)) = (xs, ys) else {
+            return Err(nothing().found("no point with two finite numbers"));
+        };
+        Ok(self.draw_on(around, (&xs.exactly(), &ys.with_base().with_end_ticks(TICKS)), scene))
     }
 
     fn all(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().chain(&self.against)
     }
 
-    fn draw_on(&self, around: &Surroundings, (xs, ys): (&Range, &Range), scene: &mut Scene) {
+    fn draw_on(&self, around: &Surroundings, (xs, ys): (&Range, &Range), scene: &mut Scene) -> f64 {
         let (start, end) = (MARGIN, scene.width - MARGIN);
         let means = Decimals::of(self.all().filter_map(mean));
         let said = |line: &Line| {
             mean(line).map_or_else(|| line.label.clone(), |mean| format!("{}: {}", line.label, means.write(mean)))
         };
-        let below = frame::heading_lines(scene, &around.heading, MARGIN);
+        let below = frame::heading_lines(scene, &around.heading);
         let mut entries = vec![(Key::Block { fill: Some(FAINT), border: MUTED, dash: Dash::Solid }, AREA.to_owned())];
         entries.extend(self.against.as_ref().map(|line| {
             let style = palette::of(&line.method);
             (Key::Line { style, dash: Dash::Solid, marked: false }, said(line))
         }));
-        let below = legend::draw(scene, &entries, (start, end, below));
+        let below = frame::legend(scene, &entries, (start, end, below));
         let title = font::wrap(&self.y.title(), end - start);
         let top = scene.lines((start, below + GAP), &title, Anchor::Start) + GAP;
 
         let ticks = ys.ticks(TICKS);
         let left = start + font::widest(ticks.iter().map(|tick| tick.text.as_str())) + GAP;
-        let columns = match around.width {
-            Width::Column => 2,
-            Width::Page => 3,
-        };
+        let columns = if around.width == Width::Page { 3 } else { 2 };
         let width = (end - left + APART) / columns as f64 - APART;
         let heads: Vec<Vec<String>> = self.lines.iter().map(|line| font::wrap(&said(line), width)).collect();
         let mut bottom = top;
@@ -109,8 +102,7 @@ impl PanelChart {
             }
         }
         let below = bottom - APART + GAP + font::LINE;
-        let below = scene.lines((f64::midpoint(left, end), below), &[self.x.title()], Anchor::Middle);
-        frame::end(scene, &around.note, below);
+        scene.lines((f64::midpoint(left, end), below), &[self.x.title()], Anchor::Middle)
     }
 }
 

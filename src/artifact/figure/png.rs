@@ -106,12 +106,8 @@ fn halved(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
     for y in 0..height {
         for x in 0..width {
             for channel in 0..3 {
-                let mut sum = 0;
-                for row in 0..FINER {
-                    for column in 0..FINER {
-                        sum += usize::from(fine[(y * FINER + row) * stride + (x * FINER + column) * 3 + channel]);
-                    }
-                }
+                let place = |at: usize| (y * FINER + at / FINER) * stride + (x * FINER + at % FINER) * 3 + channel;
+                let sum: usize = (0..FINER * FINER).map(|at| usize::from(fine[place(at)])).sum();
                 out.push((sum / (FINER * FINER)) as u8);
             }
         }

@@ -1,32 +1,16 @@
 //! Text that is safe in HTML: escaped, as an id, or as data inside an address.
 
-use std::fmt::Write;
-
 use minijinja::{AutoEscape, Output, State, Value, escape_formatter};
-use sha2::{Digest, Sha256};
+
+use crate::files::sha256;
 
 /// How the templates write a value: what is not said to be safe is escaped for an element's content or a quoted
 /// attribute. A slash needs no escape there; the templates' own way has one, which makes a page of paths a tenth larger.
 pub(super) fn escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
     match value.as_str() {
         Some(text) if !value.is_safe() && *state.auto_escape() == AutoEscape::Html => {
-            for part in text.split_inclusive(['&', '<', '>', '"', '\'']) {
-                let last = part.chars().next_back().unwrap_or_default();
-                let entity = match last {
-                    '&' => "&amp;",
-                    '<' => "&lt;",
-                    '>' => "&gt;",
-                    '"' => "&quot;",
-                    '\'' => "&#39;",
-                    _ => {
-                        out.write_str(part)?;
-                        continue;
-                    }
-                };
-                out.write_str(&part[..part.len() - last.len_utf8()])?;
-                out.write_str(entity)?;
-            }
-            Ok(())
+            let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+            Ok(out.write_str(&text.replace('"', "&quot;").replace('\'', "&#39;"))?)
         }
         _ => escape_formatter(out, state, value),
     }
@@ -36,23 +20,14 @@ pub(super) fn escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &V
 /// become the same, so ids made of it are unique, and it means the same in an id and after the `#` of a link: browsers
 /// look for the fragment as it is written first.
 pub(super) fn encoded(text: &str, also: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte) {
-            safe.push(char::from(byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(safe, "%{byte:02X}");
-        }
-    }
-    safe
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte);
+    let part = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(part).collect()
 }
 
 /// The id of a cell's note: the same of the same key in every page, and short, as every number has it.
 pub(super) fn cell_id(key: &str) -> String {
-    let digits =
-        Sha256::digest(key.as_bytes()).iter().take(6).fold(String::new(), |all, byte| format!("{all}{byte:02x}"));
-    format!("cell-{digits}")
+    format!("cell-{}", &sha256::of_bytes(key)[..12])
 }
 
 /// The id of an artifact's section.

@@ -16,7 +16,6 @@
 mod data;
 mod figure;
 mod html;
-mod note;
 mod section;
 mod summary;
 mod table;
@@ -66,7 +65,7 @@ pub fn render(page: &Page) -> Result<String> {
     shown.sort_by_key(|artifact| (place(artifact), artifact.name != page.headline));
     let artifacts = shown.into_iter().map(section).collect::<Result<Vec<_>>>()?;
     let lists = [section::findings(&page.findings)?, section::left_out(&page.left_out)?];
-    let (notes, shared) = note::notes(page);
+    let (notes, shared) = section::notes(page);
     let values = PageValues {
         page,
         style: STYLE,
@@ -101,8 +100,8 @@ struct PageValues<'a> {
     strips: Vec<summary::Strip<'a>>,
     claims: Option<section::PageList>,
     lists: Vec<section::PageList>,
-    notes: Vec<note::Note<'a>>,
-    shared: Vec<note::SharedNote<'a>>,
+    notes: Vec<section::Note<'a>>,
+    shared: Vec<section::SharedNote<'a>>,
 }
 
 fn filled(values: &PageValues<'_>) -> std::result::Result<String, minijinja::Error> {

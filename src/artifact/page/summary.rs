@@ -29,12 +29,8 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         (Some(first), Some(last)) => format!("{first} to {last}"),
         _ => String::new(),
     };
-    let open: Vec<String> = page
-        .artifacts
-        .iter()
-        .filter(|artifact| !artifact.status.is_empty() && artifact.status != PageArtifact::COMPLETE)
-        .map(|artifact| format!("{}: {}", artifact.name, artifact.status))
-        .collect();
+    let open = page.artifacts.iter().filter(|of| !["", PageArtifact::COMPLETE].contains(&of.status.as_str()));
+    let open: Vec<String> = open.map(|of| format!("{}: {}", of.name, of.status)).collect();
     let facts = [
         ("Shown", shown),
         ("Made", when),
@@ -51,14 +47,14 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
 pub(super) struct Strip<'a> {
     /// Empty where there is one profile.
     profile: &'a str,
-    rows: Vec<StripRow>,
+    rows: [StripRow; 2],
 }
 
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
     /// Class, sign, count, and the word for so many.
-    tally: Vec<(&'static str, &'static str, usize, &'static str)>,
+    tally: [(&'static str, &'static str, usize, &'static str); 3],
     squares: Vec<Square>,
 }
 
@@ -75,32 +71,22 @@ struct Square {
 pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
-    let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| StripRow {
-        name,
-        tally: Judgement::ALL
-            .iter()
-            .map(|word| {
-                let count = claims.iter().filter(|(_, of)| verdict(of) == *word).count();
-                (word.word(), word.sign(), count, word.of(count))
-            })
-            .collect(),
-        squares: claims
-            .iter()
-            .map(|(at, of)| Square {
-                word: verdict(of).word(),
-                sign: verdict(of).sign(),
-                id: anchor(*at),
-                says: format!("{}: {}", verdict(of).word(), of.claim.chars().take(90).collect::<String>()),
-            })
-            .collect(),
+    let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| {
+        let tally = Judgement::ALL.map(|word| {
+            let count = claims.iter().filter(|(_, of)| verdict(of) == word).count();
+            (word.word(), word.sign(), count, word.of(count))
+        });
+        let square = |(at, of): &(usize, &ClaimRow)| {
+            let (word, sign) = (verdict(of).word(), verdict(of).sign());
+            let says = format!("{word}: {}", of.claim.chars().take(90).collect::<String>());
+            Square { word, sign, id: anchor(*at), says }
+        };
+        StripRow { name, tally, squares: claims.iter().map(square).collect() }
     };
     of_profiles
         .map(|claims| Strip {
             profile: claims.first().map_or("", |(_, claim)| claim.profile.as_str()),
-            rows: vec![
-                row("Ours", claims, |of| of.verdict),
-                row("The paper's own numbers", claims, |of| of.paper_verdict),
-            ],
+            rows: [row("Ours", claims, |of| of.verdict), row("The paper's own numbers", claims, |of| of.paper_verdict)],
         })
         .collect()
 }

@@ -1,27 +1,15 @@
 //! The paper's numbers, carried in the program: every table of "Ghosted Layers" as data.
 //!
-//! | file | noun |
-//! | --- | --- |
-//! | `table` | the embedded tables and their names |
-//! | `entry` | one printed number, with its place |
-//! | `read` | tables of anybody's, as files |
-//! | `backbone` | how it prints its backbones |
-//!
 //! The data is `data/paper/*.csv`, transcribed from the paper's source, one number a line, errors and all: what is
 //! wrong in the paper is wrong here too, and the audit ([`crate::artifact::audit`]) says so. Units are the paper's: percent for
 //! accuracies and memory, milliseconds for latencies. Some tables call the mean accuracy `average`; here it is
 //! `acc_average` everywhere, as in [`crate::record`].
 
-mod backbone;
 mod entry;
-mod read;
-mod table;
 
-pub use backbone::backbone_label;
 pub use entry::PaperNumber;
-pub use table::{PaperTable, tables};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::results::record::Record;
 
 /// The numbers of one table, in its order, with their places.
@@ -45,16 +33,87 @@ pub fn records(artifact: &str) -> Result<Vec<Record>> {
 /// # Errors
 /// Embedded data that cannot be read.
 pub fn all() -> Result<Vec<PaperNumber>> {
-    let mut all = Vec::new();
-    for table in tables() {
-        all.extend(table.entries()?);
+    Ok(tables().iter().map(PaperTable::entries).collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// A table of the paper.
+#[derive(Debug)]
+pub struct PaperTable {
+    /// `table2`, …, `tableA10`, as the paper counts them.
+    pub name: &'static str,
+    /// The names under which the paper shows the same numbers again.
+    pub aliases: &'static [&'static str],
+    text: &'static str,
+}
+
+macro_rules! table {
+    ($name:literal, $aliases:expr) => {
+        PaperTable {
+            name: $name,
+            aliases: $aliases,
+            text: include_str!(concat!("../../../data/paper/", $name, ".csv")),
+        }
+    };
+}
+
+static TABLES: [PaperTable; 11] = [
+    table!("table2", &[]),          // accuracy on nine tasks, three backbones, calibrated on C4
+    table!("table3", &[]),          // perplexity on three texts and the mean accuracy, three backbones
+    table!("table4", &["tableA3"]), // the number of calibration sequences
+    table!("table5", &[]),          // memory, latency and quality of LLaMA-3.1-8B
+    table!("tableA4", &[]),         // accuracy after training the repaired model
+    table!("tableA5", &[]),         // perplexity after training the repaired model
+    table!("tableA6", &[]),         // accuracy on nine tasks, three more backbones
+    table!("tableA7", &[]),         // accuracy on nine tasks, calibrated on WikiText-2
+    table!("tableA8", &[]),         // latency of LLaMA-3.1-8B with 7 of 32 layers removed
+    table!("tableA9", &[]),         // latency of LLaMA-3.1-8B with 11 of 32 layers removed
+    table!("tableA10", &[]),        // two ways to compute the ghost layer
+];
+
+/// All tables, in the paper's order.
+pub fn tables() -> &'static [PaperTable] {
+    &TABLES
+}
+
+impl PaperTable {
+    /// The table of this name or alias.
+    ///
+    /// # Errors
+    /// An unknown name, with the known ones and the nearest.
+    pub fn find(name: &str) -> Result<&'static Self> {
+        TABLES.iter().find(|table| table.name == name || table.aliases.contains(&name)).ok_or_else(|| {
+            let names = TABLES.iter().flat_map(|table| [&[table.name], table.aliases].concat());
+            Error::bad_input(format!("the paper has no table `{name}` of numbers")).none_of(name, names)
+        })
     }
-    Ok(all)
+
+    /// Its numbers, in its order.
+    ///
+    /// # Errors
+    /// Embedded data that cannot be read: the line is named.
+    pub fn entries(&self) -> Result<Vec<PaperNumber>> {
+        PaperNumber::parse(self.name, self.text)
+    }
+}
+
+const LABELS: [(&str, &str); 6] = [
+    ("llama-3-8b", "LLaMA-3-8B"),
+    ("llama-3.1-8b", "LLaMA-3.1-8B"),
+    ("deepseek-r1-distill-llama-8b", "DeepSeek-R1-Distill-LLaMA-8B"),
+    ("olmo-2-7b", "OLMo-2-7B"),
+    ("llama-2-7b", "LLaMA-2-7B"),
+    ("qwen-3-14b", "Qwen-3-14B"),
+];
+
+/// A backbone as the paper prints it; others keep the grid's name.
+pub fn backbone_label(name: &str) -> &str {
+    LABELS.iter().find(|(known, _)| *known == name).map_or(name, |(_, label)| label)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_line_of_every_table_is_one_number() {
@@ -112,5 +171,13 @@ mod tests {
     fn an_unknown_table_is_refused_with_the_nearest() {
         let message = records("tabelA6").unwrap_err().to_string();
         assert!(message.contains("did you mean `tableA6`?") && message.contains("table2"), "{message}");
+    }
+
+    #[test]
+    fn every_backbone_of_the_tables_has_a_label_and_there_are_no_others() {
+        let shown: BTreeSet<String> =
+            super::all().unwrap().into_iter().map(|number| number.record.condition.backbone).collect();
+        assert_eq!(shown, LABELS.iter().map(|(name, _)| (*name).to_owned()).collect());
+        assert_eq!((backbone_label("qwen-3-14b"), backbone_label("tiny-llama")), ("Qwen-3-14B", "tiny-llama"));
     }
 }

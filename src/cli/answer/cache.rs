@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
-use crate::error::{ErrorParts, Result};
+use crate::error::{Error, ErrorParts, Result};
 use ghostlab_store::{Found, InventoryItem, LeftDraft, Store, Stray};
 
 /// The artifacts of one kind and version, together.
@@ -115,7 +115,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    fn of(sizes: impl Iterator<Item = u64>) -> Self {
+    pub(crate) fn of(sizes: impl Iterator<Item = u64>) -> Self {
         sizes.fold(Self::default(), |sum, bytes| Self { count: sum.count + 1, bytes: sum.bytes + bytes })
     }
 }
@@ -211,26 +211,21 @@ impl Verified {
     /// # Errors
     /// It cannot be removed.
     pub(crate) fn of(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
-        let mut entries = store.entries();
-        let error = |entry: &InventoryItem| {
-            let damaged = |error: &crate::error::Error| DamagedArtifact {
-                key: entry.hash.clone(),
-                stage: entry.stage.clone(),
-                error: error.parts().clone(),
-                text: error.to_string(),
-            };
-            match &entry.found {
-                Found::Damaged(error) => Some(damaged(error)),
-                Found::Whole(artifact) => artifact.verify().err().as_ref().map(damaged),
-            }
-        };
-        let found: Vec<Option<DamagedArtifact>> = entries.par_iter().map(error).collect();
+        let entries = store.entries();
         let artifacts = entries.len();
-        let mut bad = found.iter().map(Option::is_some);
-        entries.retain(|_| bad.next().unwrap_or(false));
-        let damaged = found.into_iter().flatten().collect();
+        let told = |error: &Error| (error.parts().clone(), error.to_string());
+        let damage = |entry: InventoryItem| {
+            let (error, text) = match &entry.found {
+                Found::Damaged(error) => told(error),
+                Found::Whole(artifact) => told(&artifact.verify().err()?),
+            };
+            let (key, stage) = (entry.hash.clone(), entry.stage.clone());
+            Some((entry, DamagedArtifact { key, stage, error, text }))
+        };
+        let found: Vec<(InventoryItem, DamagedArtifact)> = entries.into_par_iter().filter_map(damage).collect();
+        let (bad, damaged): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         if repair {
-            store.remove_all(&entries)?;
+            store.remove_all(&bad)?;
         }
         let strays = store.strays().iter().map(|stray| DamagedFile::of(stray, repair)).collect();
         let store = store.root().display().to_string();
@@ -258,21 +253,6 @@ pub(crate) struct Clearing {
     pub(crate) programs: Files,
     /// Whether it was deleted. Without `--yes` nothing is, and nobody is asked.
     pub(crate) deleted: bool,
-}
-
-impl Clearing {
-    pub(crate) fn of(
-        store: &Store,
-        in_use: usize,
-        going: &[InventoryItem],
-        left: &[LeftDraft],
-        programs: &[FrozenProgram],
-    ) -> Self {
-        let dead_drafts = Files::of(left.iter().map(|draft| draft.bytes));
-        let programs = Files::of(programs.iter().map(|program| program.bytes));
-        let store = store.root().display().to_string();
-        Self { store, in_use, going: KindSum::of(going), dead_drafts, programs, deleted: false }
-    }
 }
 
 /// Where an artifact lies.

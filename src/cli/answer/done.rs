@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::artifact::audit::Finding;
 use crate::error::{Error, ErrorParts};
 use crate::export::Exported;
+use crate::search::Found;
 
 /// A path as JSON has it.
 pub(crate) fn shown(path: &Path) -> String {
@@ -273,39 +274,6 @@ pub(crate) struct HubFile {
     pub(crate) pinned: bool,
 }
 
-/// What is there and what is lacking.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Diagnosis {
-    /// How many things lack.
-    pub(crate) lacking: usize,
-    /// One thing each.
-    pub(crate) things: Vec<Thing>,
-}
-
-/// How one thing stands.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Thing {
-    pub(crate) mark: Mark,
-    /// What was looked at.
-    pub(crate) what: String,
-    /// What was found, in words.
-    pub(crate) found: String,
-    /// What to do; empty where nothing is.
-    pub(crate) todo: String,
-}
-
-/// Whether something is as it has to be.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Mark {
-    /// It is.
-    Good,
-    /// It works, but something about it should be known.
-    Note,
-    /// It lacks.
-    Lacks,
-}
-
 /// The paper's tables against themselves.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Audited {
@@ -386,4 +354,21 @@ pub(crate) struct PackedRecord {
 /// Paths as JSON has them.
 pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()
+}
+
+/// Candidates were raced under a budget.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Searched {
+    /// A search for each backbone and each number of layers of the budget.
+    pub(crate) searches: Vec<Found>,
+    /// Each search's result in one sentence.
+    pub(crate) sentences: Vec<String>,
+    /// What was written: the report, its data, the figures.
+    pub(crate) files: Vec<String>,
+    /// The winner as a folder for other programs; null where none was asked for.
+    pub(crate) exported: Option<ExportedCell>,
+    /// The command that exports the winner; null where it is exported, or there are several searches.
+    pub(crate) export: Option<String>,
+    /// How long it took, in seconds; what was stored before took none.
+    pub(crate) seconds: f64,
 }

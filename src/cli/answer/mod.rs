@@ -4,12 +4,9 @@
 //! that is renamed, removed or means something else is another schema: [`SCHEMA`].
 
 pub(super) mod cache;
-pub(super) mod compare;
 pub(super) mod done;
-pub(super) mod explain;
 pub(super) mod plan;
-pub(super) mod search;
-pub(super) mod status;
+pub(super) mod seen;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -86,7 +83,7 @@ enum Outcome {
 #[allow(clippy::large_enum_variant, reason = "it stands in a box")]
 pub(super) enum Answer {
     Plan(plan::PlanAnswer),
-    Status(status::StatusAnswer),
+    Status(seen::StatusAnswer),
     #[serde(rename = "cache ls")]
     CacheLs(cache::Listing),
     #[serde(rename = "cache verify")]
@@ -95,22 +92,22 @@ pub(super) enum Answer {
     CacheGc(cache::Clearing),
     #[serde(rename = "cache path")]
     CachePath(cache::Located),
-    Compare(compare::Comparison),
+    Compare(seen::Comparison),
     Verify(crate::verify::Verification),
     #[serde(rename = "record pack")]
     RecordPack(done::PackedRecord),
-    Explain(explain::Explanation),
+    Explain(seen::Explanation),
     Init(done::Begun),
     Run(done::Ran),
     Score(done::Scored),
-    Search(search::Searched),
+    Search(done::Searched),
     Worker(done::WorkerEnd),
     #[serde(rename = "submit slurm")]
     SubmitSlurm(done::Submitted),
     Cancel(done::Cancelled),
     Reproduce(done::Reproduced),
     Fetch(done::Fetched),
-    Doctor(done::Diagnosis),
+    Doctor(seen::Diagnosis),
     Audit(done::Audited),
     Report(done::Reported),
     Export(done::ExportedCells),

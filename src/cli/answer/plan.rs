@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::super::units::cells;
+use super::super::out::cells;
 use super::cache::KindSum;
 use crate::error::Result;
 use crate::exec::{Preflight, RunRecord, RunSettings};
@@ -257,17 +257,23 @@ impl GridPlan {
         let Preflight { state, estimate } = found;
         let reasons = Reasons::new(store, plan);
         let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
-        let mut jobs_left = Vec::new();
-        for backbone in plan.backbones.iter().filter(|_| !left.is_empty()) {
-            jobs(plan, backbone, state, store, &mut jobs_left)?;
-        }
+        let jobs_left = plan.backbones.iter().filter(|_| !left.is_empty());
+        let jobs_left = jobs_left.flat_map(|backbone| jobs(plan, backbone, state, store)).collect();
         let to_run = left.iter().map(|(backbone, variant)| CellToRun {
             cell: grid.cells[variant.cell].to_string(),
             missing: missing(backbone, variant, state, &reasons),
         });
         let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
             let reserved = store.reserved_by_others()?;
-            Ok(LimitedStore::of(&Quota::of(plan, store, &reserved, limit, estimate.coming())))
+            let quota = Quota::of(plan, store, &reserved, limit, estimate.coming());
+            Ok(LimitedStore {
+                limit_bytes: quota.limit,
+                needed_bytes: quota.needed,
+                kept_bytes: quota.kept,
+                coming_bytes: quota.coming,
+                beyond_bytes: quota.beyond(),
+                going: KindSum::of(&quota.going),
+            })
         });
         Ok(Self {
             grid: grid.name.clone(),
@@ -275,7 +281,7 @@ impl GridPlan {
             profile: grid.profile.clone(),
             cells: grid.cells.len(),
             cells_complete: grid.cells.len() - left.len(),
-            artifacts: artifacts(plan, state, &reasons, store)?,
+            artifacts: artifacts(plan, state, &reasons, store),
             jobs: jobs_left,
             cells_to_run: to_run.collect(),
             cost: cost(estimate, plan, store),
@@ -285,15 +291,7 @@ impl GridPlan {
 }
 
 /// How the artifacts of each kind stand, and why what is missing is.
-///
-/// # Errors
-/// A criterion that cannot be built.
-pub(crate) fn artifacts(
-    plan: &Plan<'_>,
-    state: &StoreState,
-    reasons: &Reasons,
-    store: &Store,
-) -> Result<Vec<ArtifactCount>> {
+pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     for key in plan.keys() {
         by_kind.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
@@ -325,17 +323,12 @@ pub(crate) fn artifacts(
         let (kind, to_make) = ("trials".to_owned(), needed - stored);
         counts.push(ArtifactCount { kind, needed, stored, to_make, reasons: Vec::new() });
     }
-    Ok(counts)
+    counts
 }
 
 /// The jobs of one backbone, in the order in which they run.
-fn jobs(
-    plan: &Plan<'_>,
-    backbone: &BackbonePlan,
-    state: &StoreState,
-    store: &Store,
-    jobs: &mut Vec<PlannedJob>,
-) -> Result<()> {
+fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Vec<PlannedJob> {
+    let mut jobs = Vec::new();
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
     let name = || backbone.name.clone();
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
@@ -370,7 +363,7 @@ fn jobs(
             jobs.push(PlannedJob::Time { backbone: name(), prompt, cells });
         }
     }
-    Ok(())
+    jobs
 }
 
 impl fmt::Display for PlannedJob {
@@ -402,19 +395,6 @@ fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reaso
         reason: reasons.of(key, state),
     });
     missing.collect()
-}
-
-impl LimitedStore {
-    fn of(quota: &Quota) -> Self {
-        Self {
-            limit_bytes: quota.limit,
-            needed_bytes: quota.needed,
-            kept_bytes: quota.kept,
-            coming_bytes: quota.coming,
-            beyond_bytes: quota.beyond(),
-            going: KindSum::of(&quota.going),
-        }
-    }
 }
 
 fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {

@@ -1,16 +1,19 @@
-//! `ghostlab init [FOLDER]`: a grid to begin with, for the models in a folder.
+//! What one begins with: a grid for the models in a folder, `ghostlab init [FOLDER]`; a store, `ghostlab store init`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 
-use super::answer::done::{Begun, Refused, shown};
+use super::answer::done::{Begun, BegunStore, Refused, shown};
 use super::answer::{self, Answer};
 use super::home;
 use crate::error::Result;
 use crate::files::output::{Input, OutputFile};
+use crate::stage;
 use crate::starter::Starter;
+use ghostlab_store::{Shared, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -49,4 +52,31 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(begun, Answer::Init, |of| println!("{}: a grid of {}", of.file, of.models.join(", ")))?;
     note!("`ghostlab plan {0}` tells what it would do and cost, `ghostlab run {0}` does it", target.display());
     Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Subcommand)]
+pub(super) enum StoreCommand {
+    /// Begin a store in a folder that is empty or not there.
+    ///
+    /// A run begins one by itself; a store for several users is begun here. Of a store that is there it is changed for whom it
+    /// is, and what lies in it gets their rights too, as far as it is yours.
+    Init {
+        /// The folder.
+        folder: PathBuf,
+        /// For whom all is that anybody makes in it, whatever the umask: `group` lets the folder's group read and write
+        /// (`chgrp` it first), `all` lets everybody else read, too. As git's core.sharedRepository.
+        #[arg(long, value_name = "WHOM", value_parser = PossibleValuesParser::new(Shared::NAMES).try_map(|name| name.parse::<Shared>()))]
+        shared: Option<Shared>,
+    },
+}
+
+pub(super) fn run_store(command: &StoreCommand) -> Result<ExitCode> {
+    let StoreCommand::Init { folder, shared } = command;
+    let shared = Store::init(folder, stage::WORDS, *shared)?;
+    let begun = BegunStore { store: shown(folder), shared: shared.to_string() };
+    answer::show(begun, Answer::StoreInit, |of| match shared {
+        Shared::Umask => println!("a store in {}", of.store),
+        Shared::Group => println!("a store in {}, which its group reads and writes", of.store),
+        Shared::All => println!("a store in {}, which its group writes and everybody reads", of.store),
+    })
 }

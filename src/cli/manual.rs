@@ -1,15 +1,17 @@
-//! `ghostlab man --to FOLDER`: manual pages, from the same descriptions as `--help`.
+//! `ghostlab man --to FOLDER`: manual pages, from the same descriptions as `--help`; and `ghostlab schema`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, CommandFactory, ValueEnum};
 use clap_mangen::Man;
 
-use super::answer::done::{Manual, shown};
+use super::answer::done::{Manual, PrintedSchema, shown};
 use super::answer::{self, Answer};
+use super::out;
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
+use crate::grid;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -44,6 +46,30 @@ fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result
     page.render(&mut text).map_err(failed)?;
     pages.push((page.get_filename(), text));
     command.get_subcommands().try_for_each(|inner| render(inner, pages))
+}
+
+#[derive(Args)]
+pub(super) struct SchemaArguments {
+    /// `grid`: what a grid file may hold. `output`: what commands print with `--json`.
+    #[arg(value_enum, default_value_t = SchemaOf::Grid)]
+    subject: SchemaOf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SchemaOf {
+    Grid,
+    Output,
+}
+
+pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
+    let schema = match arguments.subject {
+        SchemaOf::Grid => grid::json_schema(),
+        SchemaOf::Output => answer::schema(),
+    };
+    match answer::json() {
+        true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {}),
+        false => out::say_json(&schema).map(|()| ExitCode::SUCCESS),
+    }
 }
 
 #[cfg(test)]

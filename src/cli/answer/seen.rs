@@ -1,0 +1,253 @@
+//! What commands tell that only look at something: two results folders side by side; runs and workers, how far they are, and what the
+//! scheduler tells; everything that a cell is made from; what is there and what lacks.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cluster::{JobEnd, Queue, QueuedJob, Submission};
+use crate::exec::Overview;
+use crate::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
+use crate::results::{Differences, StoredResults};
+use ghostlab_store::{Key, Store};
+
+/// Two results, and what is not the same in them.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Comparison {
+    pub(crate) first: Side,
+    pub(crate) second: Side,
+    #[serde(flatten)]
+    pub(crate) differences: Differences,
+}
+
+/// One of two results.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Side {
+    /// The artifact, or the grid.
+    pub(crate) name: String,
+    /// The profile; empty without one.
+    pub(crate) profile: String,
+    /// The folder, as it was named.
+    pub(crate) folder: String,
+    /// Version and commit of the program that wrote it.
+    pub(crate) program: String,
+}
+
+impl Side {
+    pub(crate) fn of(stored: &StoredResults, folder: &Path) -> Self {
+        Self {
+            name: stored.name.clone(),
+            profile: stored.profile.clone(),
+            folder: folder.display().to_string(),
+            program: stored.program.clone(),
+        }
+    }
+}
+
+/// How everything stands that works on a store.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct StatusAnswer {
+    /// The store's folder.
+    pub(crate) store: String,
+    #[serde(flatten)]
+    pub(crate) overview: Overview,
+    /// What was submitted to a scheduler with this store.
+    pub(crate) submissions: Vec<SubmissionView>,
+    /// Why the scheduler tells nothing; null where it does, or where nothing was submitted.
+    pub(crate) scheduler_silent: Option<String>,
+}
+
+/// What was submitted, and what the scheduler shows of it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SubmissionView {
+    /// What `cancel` knows it by.
+    pub(crate) id: String,
+    /// The id of its plan.
+    pub(crate) plan: String,
+    /// The grid or artifact.
+    pub(crate) name: String,
+    /// What computes, with its float type.
+    pub(crate) engine: String,
+    /// The scheduler's jobs of it.
+    pub(crate) jobs: Vec<SubmittedJob>,
+    /// Those that are queued or run; null where the scheduler tells nothing.
+    pub(crate) queued: Option<Vec<QueuedJob>>,
+    /// Jobs that ended without their work, such as those that refused to begin; the oldest first.
+    pub(crate) ends: Vec<JobEnd>,
+}
+
+/// A job that was handed to the scheduler.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SubmittedJob {
+    /// `array` or `report`.
+    pub(crate) what: String,
+    /// The scheduler's number.
+    pub(crate) number: String,
+}
+
+impl StatusAnswer {
+    pub(crate) fn of(store: &Store) -> Self {
+        let submitted: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.jobs(store).any()).collect();
+        // Nobody is asked of whom nothing was wanted.
+        let queue = (!submitted.is_empty()).then(Queue::ask);
+        let (queue, scheduler_silent) = match queue {
+            Some(Ok(queue)) => (Some(queue), None),
+            Some(Err(reason)) => (None, Some(reason)),
+            None => (None, None),
+        };
+        let job = |(what, number): (String, String)| SubmittedJob { what, number };
+        let view = |of: &Submission| SubmissionView {
+            id: of.id.clone(),
+            plan: of.plan.clone(),
+            name: of.name.clone(),
+            engine: of.engine.clone(),
+            ends: JobEnd::all(&of.folder(store)),
+            jobs: of.jobs(store).jobs.into_iter().map(job).collect(),
+            queued: queue.as_ref().map(|queue| queue.of(&of.comment()).cloned().collect()),
+        };
+        let submissions = submitted.iter().map(view).collect();
+        let store_name = store.root().display().to_string();
+        Self { store: store_name, overview: Overview::of(store), submissions, scheduler_silent }
+    }
+}
+
+/// What a cell is made from.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Explanation {
+    /// Its name.
+    pub(crate) cell: String,
+    pub(crate) backbone: ExplainedBackbone,
+    /// The layers that it lacks, counted from 0; null where that is not known yet, and for the dense cell.
+    pub(crate) removed_layers: Option<Vec<usize>>,
+    /// What it is made from, in the order in which it is made.
+    pub(crate) artifacts: Vec<ExplainedObject>,
+}
+
+/// The backbone of a cell.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ExplainedBackbone {
+    /// What the grid calls it.
+    pub(crate) name: String,
+    /// Its folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub(crate) folder: PathBuf,
+    /// SHA-256 of what of its config and weights is computed with, in hexadecimal digits.
+    pub(crate) content: String,
+}
+
+/// Something that a cell is made from.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ExplainedObject {
+    /// What it is, in words: `selection`, `scores on c4@2048`.
+    pub(crate) what: String,
+    /// The SHA-256 of its key, in hexadecimal digits.
+    pub(crate) key: String,
+    /// How it was made; null where it is not stored.
+    pub(crate) stored: Option<Creation>,
+    /// Why it is not stored; null where it is.
+    pub(crate) reason: Option<Reason>,
+    /// Where it lies, or would.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub(crate) place: PathBuf,
+    /// What its key is made of: settings by name, hashes of inputs, and keys of other artifacts as `{kind, version, of}`.
+    pub(crate) of: Value,
+}
+
+/// How an artifact was made.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Creation {
+    /// Its size, in bytes.
+    pub(crate) bytes: u64,
+    /// How long it took, in seconds.
+    pub(crate) seconds: f64,
+    /// The version of the program.
+    pub(crate) ghostlab: Option<String>,
+    /// The commit that the program was built from.
+    pub(crate) commit: Option<String>,
+    /// Whether there were uncommitted changes.
+    pub(crate) dirty: bool,
+    /// The command line.
+    pub(crate) command: Vec<String>,
+}
+
+impl Explanation {
+    pub(crate) fn of(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
+        let (state, reasons) = (StoreState::read(plan, store), Reasons::new(store, plan));
+        let mut artifacts = Vec::new();
+        let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, &state, &reasons, store));
+        for (job, words, key) in backbone.parts(variant) {
+            if let Some((tokens, key)) = (words.reads)(backbone, variant, job.place) {
+                add(tokens, &key);
+            }
+            let on = (job.group.on)(backbone, job.place).map(|on| format!(" {on}"));
+            add(format!("{}{}", words.what, on.unwrap_or_default()), key);
+        }
+        let selection = variant.selection.as_ref().and_then(|key| state.selection(key));
+        let (name, folder) = (backbone.name.clone(), backbone.folder.clone());
+        Self {
+            cell: plan.grid.cells[variant.cell].to_string(),
+            backbone: ExplainedBackbone { name, folder, content: backbone.content.clone() },
+            removed_layers: selection.map(|selection| selection.removed.clone()),
+            artifacts,
+        }
+    }
+}
+
+fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedObject {
+    let stored = match state.of(key) {
+        ObjectState::Whole(artifact) => {
+            let meta = artifact.meta();
+            let by = |field: &str| meta.made[field].as_str().map(str::to_owned);
+            let words = meta.made["command"].as_array().into_iter().flatten();
+            Some(Creation {
+                bytes: meta.bytes(),
+                seconds: meta.seconds,
+                ghostlab: by("ghostlab"),
+                commit: by("commit"),
+                dirty: meta.made["dirty"] == true,
+                command: words.filter_map(Value::as_str).map(str::to_owned).collect(),
+            })
+        }
+        _ => None,
+    };
+    let reason = if stored.is_some() { None } else { Some(reasons.of(key, state)) };
+    let of = key.readable()["of"].take();
+    ExplainedObject { what, key: key.hash().to_owned(), stored, reason, place: store.lies(key), of }
+}
+
+/// What is there and what is lacking.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Diagnosis {
+    /// How many things lack.
+    pub(crate) lacking: usize,
+    /// One thing each.
+    pub(crate) things: Vec<Thing>,
+}
+
+/// How one thing stands.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Thing {
+    pub(crate) mark: Mark,
+    /// What was looked at.
+    pub(crate) what: String,
+    /// What was found, in words.
+    pub(crate) found: String,
+    /// What to do; empty where nothing is.
+    pub(crate) todo: String,
+}
+
+/// Whether something is as it has to be.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mark {
+    /// It is.
+    Good,
+    /// It works, but something about it should be known.
+    Note,
+    /// It lacks.
+    Lacks,
+}
