@@ -8,7 +8,6 @@ mod llm_streamline;
 mod rule;
 mod shortened_llama;
 mod shortgpt;
-mod similarity;
 mod sleb;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
@@ -39,7 +38,7 @@ const ENTRIES: &[CriterionEntry] = &[
 /// # Errors
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
-    (options::lookup("criterion", name, ENTRIES)?.build)(options)
+    options::lookup("criterion", name, ENTRIES)?.build(options)
 }
 
 /// The same with its options as it is known by them in keys: every default filled in.
@@ -48,7 +47,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 /// As [`build`].
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
     let entry = options::lookup("criterion", name, ENTRIES)?;
-    Ok(((entry.build)(options)?, entry.resolve(options)?))
+    Ok((entry.build(options)?, entry.resolve(options)?))
 }
 
 /// The version of what a criterion gives; 1 of a name that is no criterion's.

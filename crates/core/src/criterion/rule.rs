@@ -1,8 +1,10 @@
 //! A rule that picks layers: what it is asked for, what it may look at, what it gives.
 
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
+use crate::calibrate::{Activations, HookPoint, Pair, Similarities, SimilarityAxis};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -170,6 +172,26 @@ pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
 }
 
+/// The option that two rules share: what their cosine is taken over.
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Cosine {
+    /// Over the positions of each channel, as the reference code does.
+    #[default]
+    ChannelSeries,
+    /// Over the channels of each token.
+    Token,
+}
+
+impl Cosine {
+    pub(super) fn axis(self) -> SimilarityAxis {
+        match self {
+            Self::ChannelSeries => SimilarityAxis::ChannelSeries,
+            Self::Token => SimilarityAxis::Token,
+        }
+    }
+}
+
 /// Refuses more layers than a rule has candidates.
 pub(super) fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -> Result<()> {
     if cut.depth <= most {
@@ -180,8 +202,15 @@ pub(super) fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -
         .found(cut.depth.to_string()))
 }
 
-pub(super) type CriterionEntry = options::Registered<BuildCriterion>;
-type BuildCriterion = fn(&Options) -> Result<Box<dyn Criterion>>;
+pub(super) type CriterionEntry = options::Registered<dyn Criterion>;
+
+/// A rule that is its options.
+pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
+    name: &str,
+    options: &Options,
+) -> Result<Box<dyn Criterion>> {
+    Ok(Box::new(options::read::<T>(name, options)?))
+}
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -191,13 +220,13 @@ pub(super) mod tests {
 
     /// What a criterion picks on evidence that is given by formulas.
     pub(crate) fn select(
-        build: BuildCriterion,
+        entry: &CriterionEntry,
         options: &serde_json::Value,
         cut: &PruneSpec<'_>,
         similarity: impl Fn(Pair) -> f64,
         perplexity: impl Fn(&[usize]) -> f64,
     ) -> Result<Selection> {
-        let criterion = build(options.as_object().unwrap())?;
+        let criterion = entry.build(options.as_object().unwrap())?;
         criterion.check(cut)?;
         let pairs: BTreeSet<Pair> = criterion.pairs(cut).into_iter().collect();
         let mut similarities = Similarities::new(&pairs);

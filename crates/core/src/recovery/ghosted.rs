@@ -55,10 +55,10 @@ enum Solver {
     Svd,
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let ghosted: Ghosted = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let ghosted: Ghosted = options::read(name, options)?;
     if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
-        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+        return Err(Error::bad_input(format!("wrong options for `{name}`"))
             .expected("`solver: normal` where there is a `ridge`")
             .found("`solver: svd`, which cuts small singular values off instead"));
     }

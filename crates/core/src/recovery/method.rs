@@ -1,5 +1,7 @@
 //! A method that repairs a cut: what it is asked, and what it gives.
 
+use serde::de::DeserializeOwned;
+
 use super::boundary::{Boundary, Span};
 use super::repair::Solution;
 use crate::calibrate::HookPoint;
@@ -86,5 +88,12 @@ impl Fitted {
     }
 }
 
-pub(super) type RecoveryEntry = options::Registered<BuildRecovery>;
-type BuildRecovery = fn(&Options) -> Result<Box<dyn Recovery>>;
+pub(super) type RecoveryEntry = options::Registered<dyn Recovery>;
+
+/// A method that is its options.
+pub(super) fn build<T: Recovery + DeserializeOwned + 'static>(
+    name: &str,
+    options: &Options,
+) -> Result<Box<dyn Recovery>> {
+    Ok(Box::new(options::read::<T>(name, options)?))
+}

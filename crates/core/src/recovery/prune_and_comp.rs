@@ -67,8 +67,8 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
     options::written(name, &settings)
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: PruneAndCompOptions = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: PruneAndCompOptions = options::read(name, options)?;
     Ok(Box::new(PruneAndComp { granularity: form(&settings)?.0, placement: settings.boundary }))
 }
 

@@ -71,10 +71,10 @@ impl Default for Cosine {
     }
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: Cosine = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: Cosine = options::read(name, options)?;
     let wrong = |what: &str, found: String| {
-        Err(Error::bad_input(format!("wrong options for `{NAME}`")).expected(what).found(found))
+        Err(Error::bad_input(format!("wrong options for `{name}`")).expected(what).found(found))
     };
     if settings.batch == 0 || settings.batch > MOST_BATCH {
         return wrong(&format!("a `batch` of 1 to {MOST_BATCH} tokens"), settings.batch.to_string());

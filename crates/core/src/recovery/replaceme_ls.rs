@@ -29,10 +29,10 @@ struct LeastSquares {
     boundary: Placement,
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: LeastSquares = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: LeastSquares = options::read(name, options)?;
     if !settings.alpha.is_finite() || settings.alpha < 0.0 {
-        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+        return Err(Error::bad_input(format!("wrong options for `{name}`"))
             .expected("`alpha` of 0 or more")
             .found(settings.alpha.to_string()));
     }
