@@ -97,11 +97,7 @@ impl Config {
 
     /// That norm's name.
     pub fn norm_after(&self, half: Sublayer) -> Option<&'static str> {
-        let after = match half {
-            Sublayer::Attention => 1,
-            Sublayer::Mlp => 3,
-        };
-        self.architecture.norms[after]
+        self.architecture.norms[half.norms()[1]]
     }
 
     /// Reads `<folder>/config.json`, or the header of a GGUF file.

@@ -258,10 +258,7 @@ impl Config {
 impl Layer {
     /// The norm that a half's branch ends in.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
-        match half {
-            Sublayer::Attention => self.norms[1].as_ref(),
-            Sublayer::Mlp => self.norms[3].as_ref(),
-        }
+        self.norms[half.norms()[1]].as_ref()
     }
 
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {

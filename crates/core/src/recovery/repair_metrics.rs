@@ -96,7 +96,7 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
             let layer = boundary.layer_before()?;
             let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
             let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
-            let edited = [Sublayer::Attention, Sublayer::Mlp].map(|half| Step::Edited(half, layer, operator.clone()));
+            let edited = Sublayer::BOTH.map(|half| Step::Edited(half, layer, operator.clone()));
             let repaired = boundary.backbone.resume(&batch, &edited, entering)?;
             Ok(less(&repaired.values()?, post))
         }
