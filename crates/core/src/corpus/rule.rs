@@ -3,10 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::documents::Documents;
 use super::stream::{ShardOrder, Shards, draw_windows};
 use super::text::Rows;
-use super::windows::{Start, Windows, last_start, predicted_bytes};
+use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 

@@ -2,7 +2,6 @@
 
 mod angular;
 mod cca;
-mod degenerate;
 mod explicit;
 mod llm_streamline;
 mod rule;
@@ -17,9 +16,8 @@ use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
-pub use degenerate::degenerate;
 use rule::CriterionEntry;
-pub use rule::{Criterion, Evidence, Perplexities, PruneSpec, Selection};
+pub use rule::{Criterion, Evidence, Perplexities, PruneSpec, Selection, degenerate};
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.

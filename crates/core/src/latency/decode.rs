@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::prompt::Prompt;
-use super::rounds::{Patience, Rounds, Session, alone, counted, in_rounds};
+use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted, in_rounds};
 use super::spread::{Speedup, TimeSpread};
 use crate::error::{Error, Result};
 use crate::generate::greatest;

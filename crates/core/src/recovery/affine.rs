@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, pre_and_delta};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry, build};
-use super::repair::Solution;
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution, build};
 use crate::error::Result;
 use crate::model::Operator;
 

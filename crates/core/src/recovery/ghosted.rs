@@ -4,10 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, pre_and_delta};
-use super::least_squares::{self, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::{Solution, System};
-use super::ridge::{self, Ridge};
+use super::least_squares::{self, Ridge, Solved};
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution, System};
+
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
@@ -83,7 +82,7 @@ impl Recovery for Ghosted {
         let solved = match self.solver {
             Solver::Normal => match self.ridge {
                 Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, channels, ridge)?,
-                Ridge::Auto => ridge::solve(boundary)?,
+                Ridge::Auto => least_squares::chosen(boundary)?,
             },
             Solver::Svd => {
                 let mut tall = StreamingQr::new(channels);

@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, add_magnitudes};
-use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::{Repair, Solution};
+use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};

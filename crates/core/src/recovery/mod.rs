@@ -2,7 +2,6 @@
 
 mod affine;
 mod boundary;
-mod degenerate;
 mod ghosted;
 mod least_squares;
 mod linearpatch;
@@ -10,11 +9,9 @@ mod method;
 mod none;
 mod prune_and_comp;
 mod rank;
-mod repair;
 mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
-mod ridge;
 mod sequential;
 mod sums;
 #[cfg(test)]
@@ -28,12 +25,10 @@ use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
 use crate::quantity::MOST_TOKENS;
 
-pub use boundary::{Boundary, Span};
-pub use degenerate::degenerate;
+pub use boundary::{Boundary, Span, degenerate};
 use method::RecoveryEntry;
-pub use method::{Fitted, Place, Recovery};
+pub use method::{Fitted, Place, Recovery, Repair, Solution, System};
 pub use none::NAME as NONE;
-pub use repair::{Repair, Solution, System};
 pub use repair_metrics::RepairMetrics;
 
 /// Every recovery that a grid may name.

@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::Boundary;
-use super::method::{Place, Recovery, RecoveryEntry, build};
-use super::repair::{Repair, Solution};
+use super::method::{Place, Recovery, RecoveryEntry, Repair, Solution, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 

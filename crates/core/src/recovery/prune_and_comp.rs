@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, add_magnitudes};
-use super::method::{Place, Recovery, RecoveryEntry};
-use super::repair::{Repair, Solution};
+use super::method::{Place, Recovery, RecoveryEntry, Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Operator, Sublayer};

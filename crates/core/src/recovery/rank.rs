@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::Solution;
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution};
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::Boundary;
-use super::repair::Repair;
+use super::method::Repair;
 use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::files::number;

@@ -5,8 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span};
-use super::method::{Place, Recovery, RecoveryEntry};
-use super::repair::Solution;
+use super::method::{Place, Recovery, RecoveryEntry, Solution};
 use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry, build};
-use super::repair::Solution;
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution, build};
 use crate::error::Result;
 use crate::model::Operator;
 

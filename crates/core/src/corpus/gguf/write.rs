@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use candle_core::quantized::gguf_file::Value as Entry;
 use serde_json::Value;
 
-use super::splitter::SPLITTERS;
-use super::{BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, merges};
+use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, merges};
 use crate::error::{Error, Result};
 
 /// The entries of a tokenizer.
@@ -223,7 +222,7 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
         }
     }
     let ignore = tokenizer["model"]["ignore_merges"] == true;
-    let alike = |of: &&super::splitter::Splitter| {
+    let alike = |of: &&super::Splitter| {
         of.pattern == pattern && of.digits == digits && of.ignore_merges == ignore && bytes == Some(pattern.is_none())
     };
     let composes = normalizer["type"] == "NFC";
