@@ -98,9 +98,7 @@ pub fn calibration(
     check_sequences(sequences)?;
     let mut random = PythonRandom::new(seed);
     if rule == Rule::C4Stream {
-        let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
-        let shards = Shards { count: 1, order: ShardOrder::default(), open: &open };
-        return streamed_calibration(&shards, tokenizer, sequences, length, seed);
+        return one_shard(rows, |shards| streamed_calibration(shards, tokenizer, sequences, length, seed));
     }
     if rule == Rule::C4 {
         let part = nine_tenths(rows.len());
@@ -114,12 +112,9 @@ pub fn calibration(
         let needed = if rule == Rule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
         return Err(too_short(ids.len(), needed, rule, length));
     };
-    let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: ids.len(), bytes: 0 };
+    let mut windows = Windows { corpus_tokens: ids.len(), ..Windows::new(length) };
     for _ in 0..sequences {
-        let token = random.randint(0, last)? as usize;
-        windows.ids.extend_from_slice(&ids[token..token + length]);
-        windows.bytes += predicted_bytes(&ends[token..token + length]);
-        windows.starts.push(Start { document: 0, token });
+        windows.draw(0, (&ids, &ends), last, &mut random)?;
     }
     Ok(windows)
 }
@@ -143,13 +138,7 @@ pub fn evaluation(
     check_length(length)?;
     check_limit(limit)?;
     if rule == Rule::C4Stream {
-        let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
-        return streamed_evaluation(
-            &Shards { count: 1, order: ShardOrder::default(), open: &open },
-            tokenizer,
-            length,
-            limit,
-        );
+        return one_shard(rows, |shards| streamed_evaluation(shards, tokenizer, length, limit));
     }
     if rule == Rule::C4 {
         let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
@@ -204,6 +193,12 @@ pub fn streamed_evaluation(
     check_limit(limit)?;
     let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
     draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
+}
+
+/// What is made of rows as the only shard of a text.
+fn one_shard(rows: &[String], make: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
+    let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
+    make(&Shards { count: 1, order: ShardOrder::default(), open: &open })
 }
 
 /// Python's `int(0.9 * count)`, in doubles as there.

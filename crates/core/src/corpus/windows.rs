@@ -33,6 +33,28 @@ pub(super) fn predicted_bytes(ends: &[usize]) -> usize {
 }
 
 impl Windows {
+    /// None so far, of `length` tokens each.
+    pub(super) fn new(length: usize) -> Self {
+        Self { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 }
+    }
+
+    /// Adds a window that begins at a random place of a document, up to `last`; `tokens` are the document's ids, and where in
+    /// its text each of them ends.
+    pub(super) fn draw(
+        &mut self,
+        document: usize,
+        tokens: (&[u32], &[usize]),
+        last: u64,
+        random: &mut PythonRandom,
+    ) -> Result<()> {
+        let token = random.randint(0, last)? as usize;
+        let range = token..token + self.length;
+        self.ids.extend_from_slice(&tokens.0[range.clone()]);
+        self.bytes += predicted_bytes(&tokens.1[range]);
+        self.starts.push(Start { document, token });
+        Ok(())
+    }
+
     /// Number of windows.
     pub fn count(&self) -> usize {
         self.starts.len()
@@ -89,11 +111,9 @@ impl<'a> Documents<'a> {
     /// # Errors
     /// When no document is long enough, or a drawn one cannot be tokenised.
     pub(super) fn draw_windows(mut self, count: usize, random: &mut PythonRandom) -> Result<Windows> {
-        let mut windows =
-            Windows { ids: Vec::new(), length: self.length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 };
+        let mut windows = Windows::new(self.length);
         for _ in 0..count {
-            let start = self.draw(random, &mut windows)?;
-            windows.starts.push(start);
+            self.draw(random, &mut windows)?;
         }
         windows.corpus_tokens = self.tokens;
         Ok(windows)
@@ -103,7 +123,7 @@ impl<'a> Documents<'a> {
     ///
     /// It ends: once every document has been drawn and none was long enough, that is an error. While one is long
     /// enough it will be drawn, and the draws before it cost next to nothing, for no document is tokenised twice.
-    fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<Start> {
+    fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
         while self.waiting > 0 || self.long > 0 {
             let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;
             if matches!(self.tokenised[document], Tokenised::NotYet) {
@@ -112,10 +132,7 @@ impl<'a> Documents<'a> {
             if let Tokenised::Ids(ids, ends) = &self.tokenised[document]
                 && let Some(last) = last_start(ids.len(), self.length)
             {
-                let token = random.randint(0, last)? as usize;
-                out.ids.extend_from_slice(&ids[token..token + self.length]);
-                out.bytes += predicted_bytes(&ends[token..token + self.length]);
-                return Ok(Start { document, token });
+                return out.draw(document, (ids, ends), last, random);
             }
         }
         Err(Error::bad_input("no document of the corpus is long enough for a window")
