@@ -3,9 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::Boundary;
+use super::boundary::{Boundary, Repair, Solution};
 use super::method::{Recovery, RecoveryEntry, build};
-use super::repair::{Repair, Solution};
 use crate::error::Result;
 use crate::model::Operator;
 

@@ -69,12 +69,10 @@ impl Draft {
     /// Writes a whole payload.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut payload = self.payload(name)?;
-        payload.write_all(bytes).and_then(|()| payload.close()).map_err(|error| {
-            Error::missing("cannot write to the store")
-                .at(self.folder.join(name).display().to_string())
-                .found(error.to_string())
-                .hint("free some room on its disk, or name another folder with --store")
-        })
+        payload
+            .write_all(bytes)
+            .and_then(|()| payload.close())
+            .map_err(|error| unwritten(&self.folder.join(name), &error))
     }
 
     /// Hashes the payloads, sees that they reach the disk, writes `meta.json` and moves the folder to its place. `keep`
@@ -99,9 +97,7 @@ impl Draft {
         };
         fault::here("record");
         let meta = Meta { key: key.record(), seconds, made, payloads };
-        let text = meta
-            .to_text()
-            .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
+        let text = meta.to_text()?;
         let path = folder.join(META);
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
@@ -115,12 +111,7 @@ impl Draft {
         fault::here("draft");
         fault::here("record");
         let path = self.folder.join("packed");
-        self.disk.create(&path, bytes).map_err(|error| {
-            Error::missing("cannot write to the store")
-                .at(path.display().to_string())
-                .found(error.to_string())
-                .hint("free some room on its disk, or name another folder with --store")
-        })?;
+        self.disk.create(&path, bytes).map_err(|error| unwritten(&path, &error))?;
         // The folder that it was written in goes.
         self.put(&path, place, &keep).map(drop)
     }
@@ -153,6 +144,13 @@ impl Draft {
         let moved = moved.and_then(|()| disk.sync(parent));
         moved.map(|()| moved_away).map_err(|error| Error::io("move into its place", place, &error))
     }
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Error {
+    Error::missing("cannot write to the store")
+        .at(path.display().to_string())
+        .found(error.to_string())
+        .hint("free some room on its disk, or name another folder with --store")
 }
 
 /// The path of a folder with something after its whole name.

@@ -26,7 +26,6 @@ mod packed;
 mod packed_tests;
 mod process;
 mod processes;
-mod scratch;
 mod shadow;
 mod shared;
 #[cfg(test)]
@@ -73,7 +72,7 @@ use ghostlab_core::error::{Error, Result};
 use index::KnownInputs;
 use mark::Mark;
 use packed::Packs;
-use scratch::Scratch;
+use shadow::Scratch;
 use uses::Uses;
 use worker::Worker;
 

@@ -114,9 +114,7 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)>
         bytes.extend_from_slice(payloads);
     }
     for (member, Packing { meta, .. }) in index.iter_mut().zip(members) {
-        let text = meta
-            .to_text()
-            .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
+        let text = meta.to_text()?;
         (member.record, member.record_bytes) = (bytes.len() as u64, text.len() as u64);
         bytes.extend_from_slice(&text);
     }

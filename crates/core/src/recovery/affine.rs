@@ -8,9 +8,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, pre_and_delta};
+use super::boundary::{Boundary, Placement, Solution, Span, pre_and_delta};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry, Solution, build};
+use super::method::{Fitted, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::model::Operator;
 

@@ -3,10 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, pre_and_delta};
+use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
 use super::least_squares::{self, Ridge, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry, Solution, System};
-
+use super::method::{Fitted, Recovery, RecoveryEntry};
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;

@@ -7,8 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::boundary::Boundary;
-use super::method::{Repair, Solution, System};
+use super::boundary::{Boundary, Repair, Solution, System};
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;

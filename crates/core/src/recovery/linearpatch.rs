@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, add_magnitudes};
-use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution};
+use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
+use super::method::{Fitted, Recovery, RecoveryEntry};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};

@@ -25,9 +25,9 @@ use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
 use crate::quantity::MOST_TOKENS;
 
-pub use boundary::{Boundary, Span, degenerate};
+pub use boundary::{Boundary, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
-pub use method::{Fitted, Place, Recovery, Repair, Solution, System};
+pub use method::{Fitted, Place, Recovery};
 pub use none::NAME as NONE;
 pub use repair_metrics::RepairMetrics;
 

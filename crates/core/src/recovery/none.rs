@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::Boundary;
-use super::method::{Place, Recovery, RecoveryEntry, Repair, Solution, build};
+use super::boundary::{Boundary, Repair, Solution};
+use super::method::{Place, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 

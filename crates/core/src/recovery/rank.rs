@@ -8,9 +8,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span};
+use super::boundary::{Boundary, Placement, Solution, Span};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry, Solution};
+use super::method::{Fitted, Recovery, RecoveryEntry};
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};

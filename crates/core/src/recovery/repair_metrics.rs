@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::boundary::Boundary;
-use super::method::Repair;
+use super::boundary::{Boundary, Repair};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::files::number;

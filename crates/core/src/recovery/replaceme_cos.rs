@@ -4,8 +4,8 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span};
-use super::method::{Place, Recovery, RecoveryEntry, Solution};
+use super::boundary::{Boundary, Placement, Solution, Span};
+use super::method::{Place, Recovery, RecoveryEntry};
 use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, branch_and_target};
+use super::boundary::{Boundary, Placement, Repair, Solution, Span, branch_and_target};
 use super::least_squares::{self, Solved};
-use super::method::{Place, Recovery, RecoveryEntry, Repair, Solution};
+use super::method::{Place, Recovery, RecoveryEntry};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator, Sublayer};
