@@ -9,8 +9,7 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::write_atomically;
 use ghostlab_core::files::owner::Owner;
 
-use crate::hash::{BlobName, Commit};
-use crate::name::FileName;
+use crate::name::{BlobName, Commit, FileName};
 use crate::repo::{Repo, Source};
 
 /// A folder with what was fetched, by this program or by Python.

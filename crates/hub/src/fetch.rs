@@ -9,8 +9,8 @@ use ghostlab_core::files::disk;
 
 use crate::client::{Hub, Watch, shown};
 use crate::event::{Event, Reporter};
-use crate::hash::ContentHash;
 use crate::lock::{LockedFile, LockedRepo};
+use crate::name::ContentHash;
 use crate::plan::{Plan, PlannedFile, PlannedRepo};
 use crate::repo::Source;
 

@@ -9,8 +9,7 @@ use ghostlab_core::files::atomic::write_atomically;
 use ghostlab_core::files::regular;
 use serde::{Deserialize, Serialize};
 
-use crate::hash::{Commit, ContentHash};
-use crate::name::FileName;
+use crate::name::{Commit, ContentHash, FileName};
 use crate::repo::Source;
 
 /// The form of the file.
