@@ -13,8 +13,7 @@ use ghostlab_core::tasks::python::is_space;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
-use crate::budget::begin;
-use crate::exchange::jinja;
+use crate::exchange::{begin, jinja};
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
 use crate::value::Value;

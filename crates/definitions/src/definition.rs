@@ -3,15 +3,14 @@
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::aggregate::Aggregation;
-use crate::column::{self, Column};
-use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
 use crate::prepared::{self, Prepare};
-use crate::source;
+use crate::row::{self, Column};
 use crate::template::Template;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree, hooked, texts, wrong};
+use crate::{equivalent, source};
 
 /// A data set, as the hub or a folder has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +28,7 @@ pub struct Data {
 impl Data {
     /// The columns that are read of a table, where they are named.
     pub fn columns(&self) -> Option<Vec<String>> {
-        (!self.fields.is_empty()).then(|| column::names(&self.fields))
+        (!self.fields.is_empty()).then(|| row::names(&self.fields))
     }
 }
 
@@ -316,7 +315,7 @@ impl KeyReader<'_> {
             Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
             None => Value::Map(Vec::new()),
         };
-        let fields = self.get("columns")?.map(column::columns).transpose()?.unwrap_or_default();
+        let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
         let data = Data { path, name: self.text("dataset_name")?, options, fields };
         let text = self.field("doc_to_text")?.ok_or_else(|| absent("doc_to_text"))?;
         let target = self.field("doc_to_target")?.ok_or_else(|| absent("doc_to_target"))?;

@@ -1,4 +1,4 @@
-//! Rows of a data set: a trait that others implement, and files of this machine.
+//! Rows of a data set: a trait that others implement, files of this machine, and the rows that a definition keeps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use ghostlab_core::tasks::split_files;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::definition::Data;
+use crate::definition::{Data, Definition};
 use crate::parquet;
 use crate::row::Row;
 use crate::value::Value;
@@ -236,3 +236,35 @@ fn fill(rows: &mut [Row]) {
 #[cfg(test)]
 #[path = "rows_tests.rs"]
 mod tests;
+
+/// Rows with the columns that the definition names, and those that it adds.
+///
+/// # Errors
+/// A row that has not what is to be in its columns.
+pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Vec<Row>> {
+    let place = |error: Error| error.at(format!("task {}", definition.name));
+    for row in &mut rows {
+        definition.data.fields.iter().try_for_each(|column| column.check(row)).map_err(place)?;
+        if let Some(prepare) = definition.prepare {
+            prepare.apply(row).map_err(place)?;
+        }
+    }
+    Ok(rows)
+}
+
+/// The rows of a split that the definition keeps.
+///
+/// # Errors
+/// When they cannot be read, or one lacks a column that they are kept by.
+pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
+    let place = |error: Error| error.at(format!("task {}", definition.name));
+    let mut documents = rows.rows(&definition.data, split).map_err(place)?;
+    for (column, wanted) in &definition.keep_rows {
+        if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
+            let bad = Error::bad_input(format!("`keep_rows` names the column `{column}`, which a row does not have"));
+            return Err(place(bad.at(&odd.place).found(odd.value.repr())));
+        }
+        documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));
+    }
+    Ok(documents)
+}

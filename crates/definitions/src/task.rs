@@ -7,12 +7,10 @@ use rayon::prelude::*;
 use crate::chat::ChatTemplate;
 use crate::definition::Definition;
 use crate::document::Columns;
-use crate::kept::{kept, prepared};
 use crate::metric::{Kind, Output};
-use crate::prompt::{Message, Role, Turn, choice, delimited, ends_blank, in_one_turn, plain};
+use crate::prompt::{Message, Pool, Role, Turn, choice, delimited, ends_blank, in_one_turn, plain};
 use crate::row::Row;
-use crate::rows::Rows;
-use crate::shots::Pool;
+use crate::rows::{Rows, kept, prepared};
 use crate::value::Value;
 
 /// The seed of the harness' draws, where nobody says otherwise.

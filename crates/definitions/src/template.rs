@@ -10,8 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
-use crate::budget::{MOST_BYTES, begin, printed};
-use crate::exchange::{jinja, python};
+use crate::exchange::{MOST_BYTES, begin, jinja, printed, python};
 use crate::method::{self, METHODS};
 use crate::pattern::Pattern;
 use crate::value::Value;
