@@ -30,31 +30,6 @@ pub trait Rows {
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>>;
 }
 
-/// Files of a folder, one for each split: `test.jsonl` or `test.json`, in a folder of the data set's name where there is one.
-#[derive(Debug, Clone)]
-pub struct LocalRows {
-    /// The folder.
-    pub folder: PathBuf,
-}
-
-impl Rows for LocalRows {
-    fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
-        let own =
-            [data.path.as_str(), data.name.as_deref().unwrap_or("")].iter().fold(self.folder.clone(), |path, part| {
-                let inner = path.join(part);
-                if !part.is_empty() && !part.contains("..") && inner.is_dir() { inner } else { path }
-            });
-        let path =
-            ["jsonl", "json"].map(|end| own.join(format!("{split}.{end}"))).into_iter().find(|path| path.is_file());
-        let path = path.ok_or_else(|| {
-            Error::missing(format!("the data set has no split `{split}` here"))
-                .at(own.display().to_string())
-                .expected(format!("{split}.jsonl or {split}.json"))
-        })?;
-        table(&path, data.columns())
-    }
-}
-
 /// Files by the names of their splits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
