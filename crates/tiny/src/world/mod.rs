@@ -5,16 +5,13 @@
 //! printed in no corpus (see [`share`]); the facts behind it are, in other words.
 
 mod answered;
-mod balance;
 mod draw;
 mod episode;
 mod exam;
 mod facts;
 mod files;
 mod lore;
-mod meeting;
 mod news;
-mod quiz;
 mod reading;
 mod relation;
 mod share;
