@@ -10,9 +10,9 @@ use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::batch::Score;
 use super::checkpoint::StoredTensor;
 use super::corpus::Origin;
-use super::evaluate::Score;
 use super::parameters::Parameters;
 use super::recipe::Recipe;
 use super::tokenizer::Tokens;

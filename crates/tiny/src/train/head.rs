@@ -67,18 +67,20 @@ impl Network {
 
     /// The logits of every row of the stream.
     pub fn logits<R: Real>(&self, weights: &[R], tape: &Tape<R>) -> Vec<R> {
-        let (c, vocab, rows) = (self.config.hidden, self.config.vocab, tape.stream.len() / self.config.hidden);
-        let mut normed = vec![R::ZERO; tape.stream.len()];
-        norm::forward(&tape.stream, &weights[self.parameters.final_norm.clone()], self.eps, &mut normed, false);
-        let mut logits = vec![R::ZERO; rows * vocab];
-        let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
-        gemm(
-            MatrixViewMut::rows(&mut logits, rows, vocab),
-            Update::Replace,
-            MatrixView::rows(&normed, rows, c),
-            table.t(),
-        );
+        let mut logits = Vec::new();
+        self.products(weights, &tape.stream, &mut Vec::new(), &mut logits);
         logits
+    }
+
+    /// The norm of some rows of the stream, and their products with the table.
+    fn products<R: Real>(&self, weights: &[R], stream: &[R], normed: &mut Vec<R>, logits: &mut Vec<R>) {
+        let (c, vocab, rows) = (self.config.hidden, self.config.vocab, stream.len() / self.config.hidden);
+        normed.resize(rows * c, R::ZERO);
+        norm::forward(stream, &weights[self.parameters.final_norm.clone()], self.eps, normed, false);
+        logits.resize(rows * vocab, R::ZERO);
+        let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
+        let (to, rows) = (MatrixViewMut::rows(logits, rows, vocab), MatrixView::rows(normed, rows, c));
+        gemm(to, Update::Replace, rows, table.t());
     }
 
     fn blocks<R: Real>(
@@ -93,16 +95,7 @@ impl Network {
         let Tape { stream, logits, normed, .. } = tape;
         for (index, (stream, targets)) in stream.chunks(ROWS * c).zip(targets.chunks(ROWS)).enumerate() {
             let rows = targets.len();
-            normed.resize(rows * c, R::ZERO);
-            norm::forward(stream, &weights[self.parameters.final_norm.clone()], self.eps, normed, false);
-            logits.resize(rows * vocab, R::ZERO);
-            let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
-            gemm(
-                MatrixViewMut::rows(logits, rows, vocab),
-                Update::Replace,
-                MatrixView::rows(normed, rows, c),
-                table.t(),
-            );
+            self.products(weights, stream, normed, logits);
             widest(
                 #[inline(always)]
                 || {

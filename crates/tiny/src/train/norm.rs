@@ -29,14 +29,9 @@ pub(super) fn forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], a
 #[inline(always)]
 pub(super) fn row_forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], add: bool) {
     let scale = scale_of(x, eps);
-    if add {
-        for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
-            *out += x * scale * w;
-        }
-    } else {
-        for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
-            *out = x * scale * w;
-        }
+    for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
+        let y = x * scale * w;
+        *out = if add { *out + y } else { y };
     }
 }
 

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::batch::Shards;
+use super::batch::{Shards, mean_loss, scores};
 use super::checkpoint::{StoredTensor, TrainState};
 use super::corpus::{Order, Register, Stream};
-use super::evaluate::{mean_loss, scores};
 use super::export::{self, Manifest};
-use super::lessons::{self, Answers};
 use super::network::Network;
 use super::optimizer::Moments;
-use super::recipe::Recipe;
+use super::recipe::{Answers, MARKER, Recipe};
 use super::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::ensure_writable;
@@ -118,7 +116,7 @@ pub fn train(
             .found(state.weights.len().to_string()));
     }
     let shards = Shards::new(recipe.shards, total);
-    let answers = Answers::new(tokens.ids(lessons::MARKER)?, recipe.lessons.weight);
+    let answers = Answers::new(tokens.ids(MARKER)?, recipe.lessons.weight);
     let mut run = Run { recipe, habits, network, streams: &streams, answers, shards, state, checkpoint };
     if !run.steps(say)? {
         return Ok(None);
