@@ -1,11 +1,10 @@
 //! `hub.lock`: which commit a revision is taken as, with size and SHA-256 of each of its files.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::atomic::write_whole;
 use ghostlab_core::files::regular;
 use serde::{Deserialize, Serialize};
 
@@ -82,7 +81,7 @@ impl Lock {
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)
             .map_err(|error| Error::job("the lock has no JSON form").found(error.to_string()))?;
-        write_atomically(path, |file| writeln!(file, "{text}").map_err(|error| Error::io("write", path, &error)))
+        write_whole(path, (text + "\n").as_bytes())
     }
 
     /// How a repository is pinned; none where it is not.

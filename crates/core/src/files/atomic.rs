@@ -121,6 +121,14 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>)
     Ok(())
 }
 
+/// As [`write_atomically`], these bytes.
+///
+/// # Errors
+/// Exit code 3 naming the file.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
+}
+
 /// A file in `dir` that is removed when it is dropped, unless it is given a name for good ([`NamedTempFile::persist`]).
 /// What a killed process leaves is swept: see [`sweep`].
 ///
@@ -213,7 +221,7 @@ mod tests {
         assert!(error.is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
-        write_atomically(&path, |file| file.write_all(b"new").map_err(|e| Error::io("write", &path, &e))).unwrap();
+        write_whole(&path, b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     }
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::{Map, Value, json};
 
 use super::shard::{self, Tensor};
-use crate::train::export::{pretty, put};
+use crate::train::export::pretty;
 use crate::train::parameters::{Parameter, Parameters};
 use crate::train::shape;
 use crate::train::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::{sweep, temporary_folder};
+use ghostlab_core::files::atomic::{sweep, temporary_folder, write_whole};
 use ghostlab_core::files::{disk, sha256};
 
 /// A backbone to be written.
@@ -112,9 +112,9 @@ impl Backbone {
 
     fn files(&self, folder: &Path, writing: &mut Writing<'_>) -> Result<()> {
         let context = self.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(0) as usize;
-        put(&folder.join("config.json"), pretty(&self.config)?.as_bytes())?;
-        put(&folder.join("tokenizer.json"), self.tokenizer.json()?.as_bytes())?;
-        put(&folder.join("tokenizer_config.json"), pretty(&self.tokenizer.config(context))?.as_bytes())?;
+        write_whole(&folder.join("config.json"), pretty(&self.config)?.as_bytes())?;
+        write_whole(&folder.join("tokenizer.json"), self.tokenizer.json()?.as_bytes())?;
+        write_whole(&folder.join("tokenizer_config.json"), pretty(&self.tokenizer.config(context))?.as_bytes())?;
         let shards = self.shards(writing.shard);
         let (mut map, mut done, total) = (Map::new(), 0, self.bytes());
         for (at, tensors) in shards.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Backbone {
             file.sync_all().map_err(|error| failed(&error))?;
         }
         let index = json!({"metadata": {"total_size": total}, "weight_map": map});
-        put(&folder.join("model.safetensors.index.json"), pretty(&index)?.as_bytes())
+        write_whole(&folder.join("model.safetensors.index.json"), pretty(&index)?.as_bytes())
     }
 
     /// The tensors in order, as many in a file as it may hold.

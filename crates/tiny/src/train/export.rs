@@ -1,7 +1,6 @@
 //! A trained backbone as Hugging Face's files, and the manifest that says how it was made.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
 use std::path::Path;
 
 use half::f16;
@@ -17,7 +16,7 @@ use super::parameters::Parameters;
 use super::recipe::Recipe;
 use super::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::atomic::write_whole;
 use ghostlab_core::files::sha256;
 
 pub const MANIFEST: &str = "manifest.json";
@@ -91,7 +90,7 @@ pub fn write(
     ];
     let mut entries = BTreeMap::new();
     for (name, bytes) in files {
-        put(&folder.join(name), &bytes)?;
+        write_whole(&folder.join(name), &bytes)?;
         let entry = FileEntry { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) };
         entries.insert(name.to_string(), entry);
     }
@@ -104,7 +103,7 @@ impl Manifest {
     pub fn write(&self, folder: &Path) -> Result<()> {
         let value = serde_json::to_value(self)
             .map_err(|error| Error::job("the manifest cannot be written").found(error.to_string()))?;
-        put(&folder.join(MANIFEST), pretty(&value)?.as_bytes())
+        write_whole(&folder.join(MANIFEST), pretty(&value)?.as_bytes())
     }
 
     /// Reads the manifest of a folder; nothing where there is none.
@@ -121,10 +120,6 @@ impl Manifest {
             Error::damaged("a manifest cannot be read").at(path.display().to_string()).found(error.to_string())
         })
     }
-}
-
-pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
 }
 
 pub(crate) fn pretty(value: &Value) -> Result<String> {

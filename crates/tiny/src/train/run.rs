@@ -14,7 +14,7 @@ use super::optimizer::Moments;
 use super::recipe::{Answers, MARKER, Recipe};
 use super::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::ensure_writable;
+use ghostlab_core::files::atomic::{ensure_writable, write_whole};
 use ghostlab_core::files::sha256;
 
 /// How a run reports and saves; nothing here changes its result.
@@ -134,7 +134,7 @@ fn prepare(
     let started = Instant::now();
     let texts = || registers.iter().flat_map(|register| &register.train).map(String::as_str);
     let tokens = Tokens::learn(texts(), recipe.shape.vocab, recipe.shape.begins)?;
-    export::put(&folder.join(export::TOKENIZER), tokens.json()?.as_bytes())?;
+    write_whole(&folder.join(export::TOKENIZER), tokens.json()?.as_bytes())?;
     let streams = registers.iter().map(|register| Stream::of(register, &tokens)).collect::<Result<Vec<_>>>()?;
     for (register, stream) in registers.iter().zip(&streams) {
         let words: usize = register.train.iter().map(|text| text.split_whitespace().count()).sum();

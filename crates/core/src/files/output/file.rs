@@ -1,13 +1,12 @@
 //! A single output file. It replaces nothing but what this program wrote, unless it is told to, and never what is read,
 //! a link or a device.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::apart::{Input, real, within};
 use super::swap::above;
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
+use crate::files::atomic::write_whole;
 use crate::files::regular;
 use crate::files::sha256;
 
@@ -62,8 +61,7 @@ impl OutputFile<'_> {
     /// As [`Self::check`], and where the file cannot be written.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.check()?;
-        let failed = |error: std::io::Error| Error::io("write", self.path, &error);
-        write_atomically(self.path, |file| file.write_all(bytes).map_err(failed))
+        write_whole(self.path, bytes)
     }
 }
 

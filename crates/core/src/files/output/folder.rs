@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::manifest::{Manifest, Seen, Standing};
 use super::swap::{self, above};
 use crate::error::{Error, Result};
-use crate::files::atomic::{ensure_writable, exchanged, may_be_written, write_atomically};
+use crate::files::atomic::{ensure_writable, exchanged, may_be_written, write_whole};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
@@ -115,9 +115,9 @@ impl OutputFolder {
         manifest.write(&self.path)?;
         for (name, bytes) in files {
             let path = self.path.join(name);
-            let failed = |error: std::io::Error| Error::io("write", &path, &error);
-            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-            write_atomically(&path, |file| std::io::Write::write_all(file, bytes).map_err(failed))?;
+            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+            made.map_err(|error| Error::io("write", &path, &error))?;
+            write_whole(&path, bytes)?;
         }
         names.iter().zip(hashes).for_each(|(name, hash)| manifest.settle(name, hash));
         manifest.write(&self.path)
