@@ -245,6 +245,14 @@ impl From<candle_core::Error> for Error {
     }
 }
 
+/// A text as a message shows it: its beginning, of so many characters at most.
+pub fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// The candidate nearest to a misspelt `word`, when one is near enough to suggest.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates

@@ -109,7 +109,7 @@ pub(super) const GUARD: &str = "load this model with trust_remote_code=True: mod
 
 /// The file for an architecture.
 pub fn modeling(architecture: &Architecture) -> String {
-    let (inner, folder) = architecture.python;
+    let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
     let names = [
         ("GUARD", GUARD),
         ("ACTIVATION", architecture.activation.0),

@@ -9,7 +9,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::{GgmlDType, QTensor, ggml_file};
 
 use super::{caught, regular};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 
 /// Bytes of a header. The largest of real ones, with half a million merges, has 20 MB; each of its values takes up to 32 times
 /// its bytes in memory.
@@ -298,10 +298,7 @@ fn scalar(value: &Value) -> String {
         Value::Bool(on) => on.to_string(),
         value => real(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
     };
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    shortened(&text, 80)
 }
 
 /// candle's errors may have a backtrace below.

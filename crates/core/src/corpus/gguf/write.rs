@@ -6,7 +6,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use serde_json::Value;
 
 use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, merges};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 
 /// The entries of a tokenizer.
 #[derive(Debug)]
@@ -79,10 +79,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
 fn refused(key: &str, expected: &str, found: &Value) -> Error {
     let found = match found {
         Value::String(text) => format!("`{text}`"),
-        other => {
-            let text = other.to_string();
-            text.char_indices().nth(200).map_or_else(|| text.clone(), |(end, _)| format!("{}…", &text[..end]))
-        }
+        other => shortened(&other.to_string(), 200),
     };
     Error::bad_input("llama.cpp cannot tokenise as this tokenizer does")
         .at(format!("tokenizer.json, {key}"))
