@@ -12,7 +12,7 @@ use super::decoding::{Cached, Past};
 use super::kernels::{self, Ends, Heads, KeyValues, Linear, Norm, Scratch, SeenRun};
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
-use super::parts::{Gated, Layer, Mlp, Parts};
+use super::parts::{Gated, Layer, Mlp, ModelPart, Parts};
 use super::passes::Passes;
 use super::program::{Step, Sublayer};
 use super::rope::{Rotaries, Rotary};
@@ -194,12 +194,12 @@ impl Decoder {
                 for number in 0..self.config.experts.map_or(0, |of| of.count) {
                     let mut expert = self.parts.expert(&self.config, layer, number)?.expert()?.clone();
                     fold(&mut expert.down, &mut expert.down_bias)?;
-                    folded.parts.replace_expert(&self.config, layer, number, expert)?;
+                    folded.parts.replace(self.config.layer_part(layer) + 1 + number, ModelPart::Expert(expert))?;
                 }
                 return Ok(folded);
             }
         }
-        folded.parts.replace(&self.config, layer, weights)?;
+        folded.parts.replace(self.config.layer_part(layer), ModelPart::Layer(weights))?;
         Ok(folded)
     }
 

@@ -202,10 +202,7 @@ impl WeightSource {
         // What is added or multiplied by channel, where the architecture has it.
         let vector = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
         let norm = |part: &str| shape(part).map(|of| self.norm(&name(index, part), of)).transpose();
-        let mut norms = [None, None, None, None];
-        for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
-            *slot = part.map(norm).transpose()?.flatten();
-        }
+        let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), norm));
         let gated = |of: &str| -> Result<GatedTensors> {
             let names = [GATED[0], GATED[1], DOWN].map(|part| format!("{of}.{part}"));
             let [gate, up, down] = names.each_ref().map(|part| matrix(part));
@@ -217,7 +214,7 @@ impl WeightSource {
         let [query_bias, key_bias, value_bias] = INPUTS.map(|part| vector(&bias(part)));
         Ok(LayerTensors {
             index,
-            norms,
+            norms: [one?, two?, three?, four?],
             query_norm: norm(QUERY_NORM)?,
             key_norm: norm(KEY_NORM)?,
             query: query?,
