@@ -203,7 +203,7 @@ pub fn schema<T: JsonSchema>() -> Value {
 /// An unknown option or a wrong value, in serde's words with the method's name.
 pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
     serde_json::from_value(Value::Object(options.clone()))
-        .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error.to_string()))
+        .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error))
 }
 
 /// Options with every default filled in, in the form that their type gives them: `0` and `0.0` come to the same.

@@ -233,22 +233,21 @@ impl KeyReader<'_> {
                 }
                 return Err(match &node.tree {
                     Tree::Hook(function) => hooked(name, function, &node.place),
-                    _ => Error::bad_input(format!("`{name}` is not offered"))
-                        .at(node.place.to_string())
-                        .found(node.kind()),
+                    _ => Error::bad_input(format!("`{name}` is not offered")).at(&node.place).found(node.kind()),
                 });
             }
             if !KEYS.contains(&name) && !WITHOUT_EFFECT.contains(&name) && !NOT_OFFERED.contains(&name) {
                 let near = nearest(name, KEYS.into_iter().chain(WITHOUT_EFFECT));
-                let bad = Error::bad_input(format!("`{}` is no key of a task", key.text())).at(node.place.to_string());
+                let bad = Error::bad_input(format!("`{}` is no key of a task", key.text())).at(&node.place);
                 return Err(bad.hint(near.map_or("leave it out".to_owned(), |near| format!("is `{near}` meant?"))));
             }
         }
         if let Some(node) =
             self.node.get("unsafe_code").filter(|node| !matches!(node.tree, Tree::Scalar(Value::Bool(false))))
         {
-            return Err(Error::bad_input("`unsafe_code` is not offered: no code that a model wrote is run")
-                .at(node.place.to_string()));
+            return Err(
+                Error::bad_input("`unsafe_code` is not offered: no code that a model wrote is run").at(&node.place)
+            );
         }
         if let Some((path, node)) = self.other_hook() {
             return Err(hooked(&path, &node.kind().replace("!function ", ""), &node.place));
@@ -299,16 +298,14 @@ impl KeyReader<'_> {
             },
         };
         let absent = |key: &str| {
-            Error::bad_input(format!("a task needs `{key}`"))
-                .at(self.node.place.to_string())
-                .expected(format!("`{key}: …`"))
+            Error::bad_input(format!("a task needs `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
         };
         let path = self.text("dataset_path")?.ok_or_else(|| absent("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
             Some(node) if matches!(node.tree, Tree::Map(_)) => {
                 if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
                     let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not offered", key.text()));
-                    return Err(bad.at(odd.place.to_string()).expected(LOADING.join(", ")).found(odd.kind()));
+                    return Err(bad.at(&odd.place).expected(LOADING.join(", ")).found(odd.kind()));
                 }
                 node.plain()?
             }
@@ -454,8 +451,9 @@ impl KeyReader<'_> {
         let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
         if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))
         {
-            return Err(wrong("filter_list", "take_first, which is all that numbers can be filtered by", node)
-                .found(odd.name.clone()));
+            return Err(
+                wrong("filter_list", "take_first, which is all that numbers can be filtered by", node).found(&odd.name)
+            );
         }
         Ok(pipelines)
     }
@@ -558,7 +556,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let bad = Error::bad_input(format!("`{full}` is no key of examples")).at(node.place.to_string());
+                let bad = Error::bad_input(format!("`{full}` is no key of examples")).at(&node.place);
                 return Err(bad.found(texts(node).join(", ")));
             }
         }

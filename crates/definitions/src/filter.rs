@@ -214,7 +214,7 @@ fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     let groups = usize::try_from(at).ok().and_then(|at| all.get(at)).ok_or_else(|| {
         Error::job("`group_select` is beyond the matches")
             .expected(format!("at most {} matches are needed", all.len()))
-            .found(select.to_string())
+            .found(select)
     })?;
     let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));
     Ok(Some((part.to_owned(), groups.len() > 1 && groups.iter().all(String::is_empty))))
@@ -297,10 +297,9 @@ impl FilterOptions<'_> {
     fn patterns(&mut self, key: &'static str) -> Result<Vec<Pattern>> {
         match self.get(key) {
             None | Some(Value::None) => Ok(Vec::new()),
-            Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => all
-                .iter()
-                .map(|one| Pattern::new(&one.text()).map_err(|error| error.at(self.node.place.to_string())))
-                .collect(),
+            Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => {
+                all.iter().map(|one| Pattern::new(&one.text()).map_err(|error| error.at(&self.node.place))).collect()
+            }
             Some(_) => Err(wrong(key, "a list of regular expressions", self.node)),
         }
     }

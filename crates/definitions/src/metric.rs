@@ -157,18 +157,16 @@ impl Metric {
                 ("higher_is_better", Tree::Scalar(Value::Bool(higher))) => metric.higher_is_better = *higher,
                 ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
                 ("hf_evaluate", _) => {
-                    return Err(Error::bad_input("metrics of Hugging Face's `evaluate` are not offered")
-                        .at(value.place.to_string()));
+                    return Err(
+                        Error::bad_input("metrics of Hugging Face's `evaluate` are not offered").at(&value.place)
+                    );
                 }
                 // Of metrics that take none the harness drops them.
                 ("weight_by_size" | "average", _) if !compares => {}
                 ("regexes_to_ignore", Tree::List(items)) if compares => {
                     for item in items {
                         let source = item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of texts", item))?;
-                        metric
-                            .matching
-                            .patterns
-                            .push(Pattern::new(source).map_err(|error| error.at(item.place.to_string()))?);
+                        metric.matching.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.place))?);
                     }
                 }
                 ("regexes_to_ignore", Tree::Scalar(Value::None)) if compares => {}

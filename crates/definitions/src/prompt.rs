@@ -96,9 +96,7 @@ impl Turn<'_> {
             let chosen = match (self.choices, answer.as_int(), answer) {
                 (Some(choices), Some(number), _) if !choices.is_empty() => {
                     let found = choice(choices, number);
-                    found.ok_or_else(|| {
-                        Error::bad_input("the answer is the number of no choice").found(number.to_string())
-                    })?
+                    found.ok_or_else(|| Error::bad_input("the answer is the number of no choice").found(number))?
                 }
                 (_, _, Value::List(items)) => {
                     items.first().ok_or_else(|| Error::bad_input("an example has no answer").found("[]"))?

@@ -178,7 +178,7 @@ fn lines(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
 fn list(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
     let value: Value = FILES
         .json(bytes, "text", |error| format!("line {}, column {}", error.line(), error.column()))
-        .map_err(|error| error.at(path.display().to_string()))?;
+        .map_err(|error| error.at(path.display()))?;
     let Value::List(values) = value else { return Err(bad("the file is not a list of rows", path)) };
     values.into_iter().zip(1..).map(|(value, number)| row(value, format!("{}, row {number}", path.display()))).collect()
 }

@@ -100,7 +100,7 @@ impl Hub {
         if let Some(connection) = self.connection.get() {
             return Ok(connection);
         }
-        let failed = |error: &dyn std::fmt::Display| Error::job("cannot open connections").found(error.to_string());
+        let failed = |error: &dyn std::fmt::Display| Error::job("cannot open connections").found(error);
         // The client takes the process's provider of TLS; a second call finds the first one's.
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder()
@@ -124,7 +124,7 @@ impl Hub {
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/{path}"))
-            .map_err(|error| Error::bad_input("this makes no address").at(path).found(error.to_string()))
+            .map_err(|error| Error::bad_input("this makes no address").at(path).found(error))
     }
 
     /// Whether an address is the hub's own: only there the token goes.
@@ -224,7 +224,7 @@ impl Hub {
         };
         *tries += 1;
         let patience = &self.settings.patience;
-        let gave_up = || Error::missing("the hub could not be reached").at(asked.place()).found(why.clone());
+        let gave_up = || Error::missing("the hub could not be reached").at(asked.place()).found(&why);
         if *tries >= patience.attempts {
             let error = gave_up().expected(format!("an answer within {} attempts", patience.attempts));
             return Err(error.hint("what came is kept: the same command goes on there"));

@@ -80,7 +80,7 @@ impl Hub {
         let bytes = expected.bytes.unwrap_or(came);
         watch.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
         let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
-        let path = path.ok_or_else(|| Error::damaged("a file is not where it was just put").at(shown.to_string()))?;
+        let path = path.ok_or_else(|| Error::damaged("a file is not where it was just put").at(shown))?;
         Ok((path, came))
     }
 

@@ -60,7 +60,7 @@ impl Lock {
         }
         let bad = |found: String| {
             Error::bad_input("the lock of the hub's files cannot be read")
-                .at(path.display().to_string())
+                .at(path.display())
                 .found(found)
                 .hint("a program writes it: take it from the repository again, or make it anew with `ghostlab fetch … --lock`")
         };
@@ -69,7 +69,7 @@ impl Lock {
             return Err(bad(format!("version {}, and this program reads version {VERSION}", lock.version)));
         }
         for source in lock.repositories.keys() {
-            Source::parse(source).map_err(|error| error.at(path.display().to_string()))?;
+            Source::parse(source).map_err(|error| error.at(path.display()))?;
         }
         Ok(lock)
     }
@@ -79,8 +79,8 @@ impl Lock {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::job("the lock has no JSON form").found(error.to_string()))?;
+        let text =
+            serde_json::to_string_pretty(self).map_err(|error| Error::job("the lock has no JSON form").found(error))?;
         write_whole(path, (text + "\n").as_bytes())
     }
 

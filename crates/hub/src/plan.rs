@@ -264,7 +264,7 @@ impl Hub {
 }
 
 fn not_fetched(source: &Source, place: &Path) -> Error {
-    let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display().to_string());
+    let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display());
     error.hint("without HF_HUB_OFFLINE, `ghostlab fetch …` of what needs it brings it")
 }
 

@@ -148,8 +148,8 @@ impl Draft {
 
 fn unwritten(path: &Path, error: &io::Error) -> Error {
     Error::missing("cannot write to the store")
-        .at(path.display().to_string())
-        .found(error.to_string())
+        .at(path.display())
+        .found(error)
         .hint("free some room on its disk, or name another folder with --store")
 }
 

@@ -123,8 +123,8 @@ impl Store {
     pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
         let refused = |error: &std::io::Error| {
             Error::missing("the store cannot be written to")
-                .at(root.display().to_string())
-                .found(error.to_string())
+                .at(root.display())
+                .found(error)
                 .hint("name another folder with --store")
         };
         let mark = match Mark::read(root, words)? {

@@ -44,8 +44,7 @@ impl Meta {
 
     /// The text of `meta.json`.
     pub(super) fn to_text(&self) -> Result<Vec<u8>> {
-        let failed =
-            |error: serde_json::Error| Error::job("an artifact's record has no JSON form").found(error.to_string());
+        let failed = |error: serde_json::Error| Error::job("an artifact's record has no JSON form").found(error);
         let mut record = serde_json::to_value(self).map_err(failed)?;
         record[CHECK] = checksum(&record).into();
         serde_json::to_vec_pretty(&record).map_err(failed)

@@ -134,7 +134,7 @@ fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
         }
         eprintln!("stopping after this step; press Ctrl-C again to stop at once");
     })
-    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
+    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error))?;
     Ok(stop)
 }
 

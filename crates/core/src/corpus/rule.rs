@@ -212,7 +212,7 @@ fn check_length(length: usize) -> Result<()> {
     }
     Err(Error::bad_input("a window is too short to predict a token in it")
         .expected("at least 2 tokens in a window")
-        .found(length.to_string()))
+        .found(length))
 }
 
 fn check_sequences(sequences: usize) -> Result<()> {

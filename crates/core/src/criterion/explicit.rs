@@ -52,7 +52,7 @@ impl Criterion for Explicit {
         if let Some(layer) = self.layers.iter().find(|&&layer| layer >= cut.layers) {
             return Err(Error::bad_input(format!("`{NAME}` names a layer that `{}` has not", cut.backbone))
                 .expected(format!("layers below {}", cut.layers))
-                .found(layer.to_string()));
+                .found(layer));
         }
         let fits = if self.exact { self.layers.len() == cut.depth } else { self.layers.len() >= cut.depth };
         if fits {

@@ -44,7 +44,7 @@ impl Evidence<'_> {
             None => Ok(found),
             Some((layers, perplexity)) => Err(Error::job("a perplexity is no number: no layers can be ranked by it")
                 .at(format!("the backbone without {layers:?}"))
-                .found(perplexity.to_string())
+                .found(perplexity)
                 .hint("--dtype bf16 or f32 has the range that f16 lacks")),
         }
     }
@@ -200,7 +200,7 @@ pub(super) fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -
     }
     Err(Error::bad_input(format!("`{name}` {why}"))
         .expected(format!("a depth of at most {most}, for {} layers", cut.layers))
-        .found(cut.depth.to_string()))
+        .found(cut.depth))
 }
 
 pub(super) type CriterionEntry = options::Registered<dyn Criterion>;

@@ -74,7 +74,7 @@ impl<'a> Training<'a> {
         if state.matrix.len() != c * c || state.adam.parameters() != c * c {
             return Err(Error::job("a matrix does not fit the backbone that it is trained in")
                 .expected(format!("{} numbers", c * c))
-                .found(state.matrix.len().to_string()));
+                .found(state.matrix.len()));
         }
         Ok(Self { tail, state })
     }
@@ -100,7 +100,7 @@ impl<'a> Training<'a> {
         if !loss.is_finite() || gradient.iter().any(|g| !g.is_finite()) {
             return Err(Error::job("training diverged: its loss or its gradient is not a finite number")
                 .at(format!("step {}", self.steps() + 1))
-                .found(loss.to_string()));
+                .found(loss));
         }
         self.state.adam.update(&mut self.state.matrix, &gradient);
         self.state.losses.push(loss);

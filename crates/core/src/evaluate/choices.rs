@@ -96,7 +96,7 @@ impl<'a> MultipleChoiceEval<'a> {
                     return Err(Error::job("a continuation is longer than what the model sees")
                         .at(format!("document {document}, choice {index}"))
                         .expected(format!("at most {} tokens", choice.input.len()))
-                        .found(choice.continuation.len().to_string()));
+                        .found(choice.continuation.len()));
                 }
             }
         }

@@ -51,7 +51,7 @@ pub fn end_tokens(
         Error::bad_input("a special token is beyond the vocabulary")
             .at("config.json, eos_token_id")
             .expected(format!("an id below {}", tokenizer.vocab_size()))
-            .found(id.to_string())
+            .found(id)
     };
     let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| beyond(id));
     let mut ids: Vec<u32> = listed.iter().filter(|id| !id.is_null()).map(id).collect::<Result<_>>()?;
@@ -59,7 +59,7 @@ pub fn end_tokens(
     if let Some(text) = text {
         let id = tokenizer.id(text).ok_or_else(|| {
             Error::bad_input("the tokenizer does not know its own special token")
-                .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
+                .at(tokenizer.path().with_file_name("tokenizer_config.json").display())
                 .expected("an `eos_token` of tokenizer.json")
                 .found(format!("`{text}`"))
         })?;
@@ -84,7 +84,7 @@ impl<'a> TaskEncoder<'a> {
         let id = |(name, token): (&str, SpecialToken<'_>)| match token {
             SpecialToken::Text(text) => tokenizer.id(text).ok_or_else(|| {
                 Error::bad_input("the tokenizer does not know its own special token")
-                    .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
+                    .at(tokenizer.path().with_file_name("tokenizer_config.json").display())
                     .expected(format!("a `{name}_token` of tokenizer.json"))
                     .found(format!("`{text}`"))
             }),
@@ -92,7 +92,7 @@ impl<'a> TaskEncoder<'a> {
                 Error::bad_input("a special token is beyond the vocabulary")
                     .at(format!("config.json, {name}_token_id"))
                     .expected(format!("an id below {}", tokenizer.vocab_size()))
-                    .found(id.to_string())
+                    .found(id)
             }),
         };
         let prefix = prefix_token(tokenizer_config, config).map(id).transpose()?;

@@ -27,7 +27,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| refused(dir, &error))?;
     if let Some(name) = names.iter().find(|name| dir.join(name).is_dir()) {
         return Err(Error::missing("the results cannot be written")
-            .at(dir.join(name).display().to_string())
+            .at(dir.join(name).display())
             .expected("a file, or nothing")
             .found("a folder")
             .hint("move the folder away"));
@@ -178,9 +178,9 @@ fn named<T>(
 
 fn refused(dir: &Path, error: &std::io::Error) -> Error {
     Error::missing("the results folder cannot be written to")
-        .at(dir.display().to_string())
+        .at(dir.display())
         .expected("a folder in which files can be created")
-        .found(error.to_string())
+        .found(error)
         .hint("free the path or some room, mend the folder's rights, or choose another folder")
 }
 

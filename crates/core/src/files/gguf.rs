@@ -62,7 +62,7 @@ impl Gguf {
         file.take(MOST_HEADER).read_to_end(&mut head).map_err(io)?;
         let damaged = |found: String| {
             Error::bad_input("the GGUF file cannot be read")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected(format!("a whole GGUF file of version 1 to 3, its tensors {TYPES}"))
                 .found(found)
                 .hint("fetch the file again; other types can be converted by llama.cpp's llama-quantize")
@@ -253,7 +253,7 @@ impl Blocks {
         let (dtype, numbers) = (self.dtype, self.numbers);
         let tensor = ggml_file::qtensor_from_ggml(dtype, self.bytes(), vec![numbers], &candle_core::Device::Cpu);
         let values = tensor.and_then(|of| of.dequantize(&candle_core::Device::Cpu)?.to_vec1());
-        values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error.to_string()))
+        values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error))
     }
 }
 

@@ -360,7 +360,7 @@ impl Architecture {
         Error::bad_input("unknown architecture")
             .at("architectures")
             .expected(ARCHITECTURES.iter().map(|of| of.class).collect::<Vec<_>>().join(", "))
-            .found(class.or(model_type).unwrap_or("neither architectures nor model_type").to_string())
+            .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
             .hint("only these decoders are computed faithfully; another of the same build is one entry in crates/core/src/model/architecture.rs")
     })?;
         // transformers goes by model_type alone: which of the two is right cannot be told from here.

@@ -118,7 +118,7 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// A program without a head; an engine that cannot.
     fn decoding<'a>(&'a self, _trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
-        Err(Error::job("this engine does not generate").at(self.id().to_string()))
+        Err(Error::job("this engine does not generate").at(self.id()))
     }
 
     /// The device that sums over many rows are formed on, where that is not this machine's processor.

@@ -151,9 +151,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         let (start, bytes) = (tensor.start, tensor.bytes);
         let info = TensorInfo { held, shape: tensor.shape.clone(), turns, one_more, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
-            return Err(Error::bad_input("two tensors of a GGUF file are one")
-                .at(file.path.display().to_string())
-                .found(name));
+            return Err(Error::bad_input("two tensors of a GGUF file are one").at(file.path.display()).found(name));
         }
     }
     Ok(tensors)
@@ -201,7 +199,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     let embedding = file.tensors.get("token_embd.weight").filter(|of| of.shape.len() == 2);
     let embedding = embedding.ok_or_else(|| {
         Error::bad_input("a GGUF file has no embedding")
-            .at(file.path.display().to_string())
+            .at(file.path.display())
             .expected("a matrix token_embd.weight")
             .found(format!("{} other tensors", file.tensors.len()))
     })?;

@@ -97,8 +97,7 @@ impl Operator {
     /// An unknown form, or another number of values than it has.
     pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
         let count = values.len();
-        let misfit =
-            || Error::damaged("an operator has another number of values").at(form.to_owned()).found(count.to_string());
+        let misfit = || Error::damaged("an operator has another number of values").at(form).found(count);
         let square = |count: usize| Some(count.isqrt()).filter(|channels| channels * channels == count);
         match form {
             DENSE => Self::dense(square(count).ok_or_else(misfit)?, values),

@@ -141,7 +141,7 @@ impl Rotary {
                 "a text grows beyond the context up to which its rope type keeps its frequencies",
             )
             .expected(format!("at most {} tokens with what is generated", self.stable()))
-            .found(longest.to_string())
+            .found(longest)
             .hint("keys that are cached would have to turn again; shorter prompts or fewer new tokens stay below it"));
         }
         Ok(self.of_regime(self.regime(0), longest))

@@ -45,7 +45,7 @@ impl Shard {
     fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
         let damaged = |found: String| {
             Error::bad_input("a weight file is truncated or damaged")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected("a safetensors header that covers the file exactly")
                 .found(found)
                 .hint("fetch the file again")
@@ -104,7 +104,7 @@ impl Shard {
             return Ok(());
         }
         Err(Error::bad_input("a weight file changed after it was opened")
-            .at(self.path.display().to_string())
+            .at(self.path.display())
             .expected(format!("the {} bytes that were there when the run began", self.opened.0))
             .found(format!("{} bytes, changed since", now.0))
             .hint("leave the weights alone while a run goes on; fetch the file again"))

@@ -136,7 +136,7 @@ pub(super) fn chosen(boundary: &Boundary<'_>) -> Result<Solved> {
     if windows < 2 {
         return Err(Error::job("a ridge cannot be chosen without a window to hold out")
             .expected("2 operator sequences or more")
-            .found(windows.to_string()));
+            .found(windows));
     }
     let (mut seen, mut held, mut shared, mut square) = (boundary.sums(), boundary.sums(), boundary.sums(), 0.0);
     let is_held = |window: usize| (window + 1).is_multiple_of(FOLD) || (windows < FOLD && window + 1 == windows);

@@ -54,7 +54,7 @@ impl Recovery for LinearPatch {
         }
         Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix of the backbone's hidden size"))
             .expected("a power of two, or one times 12, 20, 28, 36, 40, 52 or 60")
-            .found(config.hidden.to_string())
+            .found(config.hidden)
             .hint(format!("use `{DIAG}`")))
     }
 

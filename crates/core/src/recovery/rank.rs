@@ -52,7 +52,7 @@ impl Recovery for Rank {
         Err(Error::bad_input("a rank is larger than the residual stream is wide")
             .at(format!("`rank` of `{NAME}`"))
             .expected(format!("at most {}", config.hidden))
-            .found(self.rank.to_string()))
+            .found(self.rank))
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {

@@ -33,7 +33,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     if !settings.alpha.is_finite() || settings.alpha < 0.0 {
         return Err(Error::bad_input(format!("wrong options for `{name}`"))
             .expected("`alpha` of 0 or more")
-            .found(settings.alpha.to_string()));
+            .found(settings.alpha));
     }
     Ok(Box::new(settings))
 }

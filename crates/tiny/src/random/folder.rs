@@ -62,7 +62,7 @@ impl Backbone {
             return Err(Error::bad_input("the vocabulary is too small for the tokenizer that comes with the backbone")
                 .at("vocab_size")
                 .expected(format!("{} or more", tokenizer.size()))
-                .found(parsed.vocab.to_string()));
+                .found(parsed.vocab));
         }
         let parameters = Parameters::of(&parsed);
         let tensor = |parameter: &Parameter| Tensor {
@@ -102,7 +102,7 @@ impl Backbone {
         let wanted = self.bytes() + BESIDE;
         match disk::free(parent) {
             Some(free) if free < wanted => Err(Error::missing("the disk has not enough room for this backbone")
-                .at(parent.display().to_string())
+                .at(parent.display())
                 .expected(format!("{:.1} GB free", wanted as f64 / 1e9))
                 .found(format!("{:.1} GB", free as f64 / 1e9))
                 .hint("name a folder on another disk, or fewer layers with --layers")),
@@ -159,12 +159,12 @@ impl Backbone {
 fn place(folder: &Path) -> Result<(PathBuf, String)> {
     let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
     let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
-        return Err(Error::bad_input("a backbone needs a folder with a name").found(folder.display().to_string()));
+        return Err(Error::bad_input("a backbone needs a folder with a name").found(folder.display()));
     };
     let is_empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
     if fs::symlink_metadata(folder).is_ok() && !is_empty {
         return Err(Error::bad_input("there is something where the backbone would be written")
-            .at(folder.display().to_string())
+            .at(folder.display())
             .expected("nothing, or an empty folder")
             .hint("name another folder, or remove this one"));
     }

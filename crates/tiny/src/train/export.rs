@@ -63,7 +63,7 @@ pub fn rounded(parameters: &Parameters, weights: &[f32]) -> Result<Vec<f32>> {
         return Err(Error::job("a trained weight does not fit into f16")
             .at(name.map_or(String::new(), |parameter| format!("tensor {}", parameter.name)))
             .expected("a finite number below 65504")
-            .found(weights[at].to_string())
+            .found(weights[at])
             .hint("the training diverged: lower the learning rate"));
     }
     Ok(rounded)
@@ -101,8 +101,8 @@ impl Manifest {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
-        let value = serde_json::to_value(self)
-            .map_err(|error| Error::job("the manifest cannot be written").found(error.to_string()))?;
+        let value =
+            serde_json::to_value(self).map_err(|error| Error::job("the manifest cannot be written").found(error))?;
         write_whole(&folder.join(MANIFEST), pretty(&value)?.as_bytes())
     }
 
@@ -116,21 +116,21 @@ impl Manifest {
             return Ok(None);
         }
         let bytes = std::fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-            Error::damaged("a manifest cannot be read").at(path.display().to_string()).found(error.to_string())
-        })
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| Error::damaged("a manifest cannot be read").at(path.display()).found(error))
     }
 }
 
 pub(crate) fn pretty(value: &Value) -> Result<String> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::job("JSON cannot be written").found(error.to_string()))?;
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| Error::job("JSON cannot be written").found(error))?;
     Ok(text + "\n")
 }
 
 /// `model.safetensors` in f16. transformers asks for the entry `format`.
 fn pack(parameters: &Parameters, weights: &[f32]) -> Result<Vec<u8>> {
-    let unfit = |error: safetensors::SafeTensorError| Error::job("weights cannot be packed").found(error.to_string());
+    let unfit = |error: safetensors::SafeTensorError| Error::job("weights cannot be packed").found(error);
     let narrow: Vec<u8> = weights.iter().flat_map(|&weight| f16::from_f32(weight).to_le_bytes()).collect();
     let mut views = Vec::new();
     for parameter in &parameters.list {

@@ -119,8 +119,8 @@ impl Recipe {
     /// # Errors
     /// A setting that JSON cannot hold.
     pub fn fingerprint(&self, corpus: &str) -> Result<String> {
-        let recipe = serde_json::to_string(self)
-            .map_err(|error| Error::job("the recipe cannot be written").found(error.to_string()))?;
+        let recipe =
+            serde_json::to_string(self).map_err(|error| Error::job("the recipe cannot be written").found(error))?;
         Ok(sha256::of_bytes(format!("{recipe}\n{corpus}")))
     }
 }

@@ -89,7 +89,7 @@ pub fn train(
             return Ok(Some(manifest));
         }
         return Err(Error::bad_input("the folder holds a backbone of another run")
-            .at(folder.display().to_string())
+            .at(folder.display())
             .expected(format!("recipe and corpus {fingerprint}"))
             .found(manifest.fingerprint)
             .hint("choose another folder"));
@@ -111,9 +111,9 @@ pub fn train(
     };
     if state.weights.len() != total || state.moments.first.len() != total || state.moments.second.len() != total {
         return Err(Error::damaged("a checkpoint is of another size")
-            .at(checkpoint.display().to_string())
+            .at(checkpoint.display())
             .expected(format!("{total} weights"))
-            .found(state.weights.len().to_string()));
+            .found(state.weights.len()));
     }
     let shards = Shards::new(recipe.shards, total);
     let answers = Answers::new(tokens.ids(MARKER)?, recipe.lessons.weight);
@@ -151,8 +151,8 @@ fn prepare(
 }
 
 fn fingerprint(recipe: &Recipe, corpus: &[super::corpus::Origin], tokens: &Tokens) -> Result<String> {
-    let corpus = serde_json::to_string(corpus)
-        .map_err(|error| Error::job("the corpus cannot be named").found(error.to_string()))?;
+    let corpus =
+        serde_json::to_string(corpus).map_err(|error| Error::job("the corpus cannot be named").found(error))?;
     recipe.fingerprint(&format!("{corpus}\n{}", sha256::of_bytes(tokens.json()?)))
 }
 
@@ -183,7 +183,7 @@ impl Run<'_> {
                 return Err(Error::job("the training diverged")
                     .at(format!("step {step}"))
                     .expected("a finite loss")
-                    .found(loss.to_string())
+                    .found(loss)
                     .hint("lower the learning rate or lengthen the warm-up"));
             }
             let state = &mut self.state;

@@ -138,7 +138,7 @@ impl GgufVocabulary<'_> {
             Error::bad_input("a special token of a GGUF file is none")
                 .at(self.file.place(&key))
                 .expected(format!("an id below {}", self.tokens.len()))
-                .found(id.to_string())
+                .found(id)
         })
     }
 

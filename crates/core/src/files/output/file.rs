@@ -30,13 +30,12 @@ impl OutputFile<'_> {
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
         let refused = |expected: &str, found: String, hint: &str| {
-            let error = Error::bad_input("something is there already").at(path.display().to_string());
+            let error = Error::bad_input("something is there already").at(path.display());
             Err(error.expected(expected).found(found).hint(hint))
         };
         let Ok(data) = path.symlink_metadata() else {
             let folder = above(path);
-            let missing =
-                Error::missing("the folder of a file to be written is not there").at(folder.display().to_string());
+            let missing = Error::missing("the folder of a file to be written is not there").at(folder.display());
             return if folder.is_dir() { Ok(()) } else { Err(missing.hint("make the folder, or name another one")) };
         };
         if !data.is_file() {

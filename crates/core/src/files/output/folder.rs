@@ -64,7 +64,7 @@ impl OutputFolder {
     fn examine(&self, names: &[String]) -> Result<()> {
         if !self.path.is_dir() && self.path.symlink_metadata().is_ok() {
             return Err(Error::missing("the results folder cannot be written to")
-                .at(self.path.display().to_string())
+                .at(self.path.display())
                 .expected("a folder, or nothing")
                 .found("something that is no folder")
                 .hint("move it away, or choose another folder"));
@@ -190,7 +190,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
         return Err(Error::bad_input("the folder was written for something else")
-            .at(shown.display().to_string())
+            .at(shown.display())
             .expected(format!("nothing, or a folder for: {kind}"))
             .found(format!("a folder for: {other}"))
             .hint("name another folder"));

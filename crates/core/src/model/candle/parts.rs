@@ -196,7 +196,7 @@ impl WeightSource {
         let parts = parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
         let matrix = |part: &str| {
-            let missing = || Error::job("a layer has no such tensor").at(part.to_string());
+            let missing = || Error::job("a layer has no such tensor").at(part);
             self.tensor(&name(index, part), shape(part).ok_or_else(missing)?, self.dtype)
         };
         // What is added or multiplied by channel, where the architecture has it.
