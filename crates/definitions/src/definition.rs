@@ -286,16 +286,11 @@ impl KeyReader<'_> {
         self.known_keys()?;
         let output = match self.node.get("output_type") {
             None => Output::Generate,
-            Some(node) => match node.text() {
-                Some("loglikelihood") => Output::LogLikelihood,
-                Some("loglikelihood_rolling") => Output::Rolling,
-                Some("multiple_choice") => Output::MultipleChoice,
-                Some("generate_until") => Output::Generate,
-                _ => {
-                    let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
-                    return Err(wrong("output_type", all, node));
-                }
-            },
+            Some(node) => {
+                let known = Output::ALL.into_iter().find(|output| node.text() == Some(output.name()));
+                let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
+                known.ok_or_else(|| wrong("output_type", all, node))?
+            }
         };
         let absent = |key: &str| {
             Error::bad_input(format!("a task needs `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))

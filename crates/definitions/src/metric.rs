@@ -96,17 +96,13 @@ pub struct Matching {
     numbers: bool,
 }
 
-impl Output {
-    /// Its name in definitions.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::LogLikelihood => "loglikelihood",
-            Self::Rolling => "loglikelihood_rolling",
-            Self::MultipleChoice => "multiple_choice",
-            Self::Generate => "generate_until",
-        }
-    }
-}
+ghostlab_core::names!(
+    Output:
+    LogLikelihood = "loglikelihood",
+    Rolling = "loglikelihood_rolling",
+    MultipleChoice = "multiple_choice",
+    Generate = "generate_until",
+);
 
 impl Kind {
     /// Its name in definitions.
@@ -145,7 +141,8 @@ impl Metric {
                     return Err(hooked(&format!("metric_list.{}", key.text()), hook, &value.place));
                 }
                 ("aggregation", _) => {
-                    let aggregation = value.text().and_then(Aggregation::named).filter(|one| one.like(entry.2));
+                    let aggregation =
+                        value.text().and_then(|name| name.parse().ok()).filter(|one: &Aggregation| one.like(entry.2));
                     metric.aggregation = aggregation.ok_or_else(|| {
                         wrong(
                             "aggregation",

@@ -17,16 +17,7 @@ pub enum Role {
     Assistant,
 }
 
-impl Role {
-    /// Its name in chat templates.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-        }
-    }
-}
+ghostlab_core::names!(Role: System = "system", User = "user", Assistant = "assistant");
 
 /// A message, with what follows it where there is no chat template.
 #[derive(Debug, Clone, PartialEq, Eq)]

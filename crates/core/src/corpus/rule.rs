@@ -28,19 +28,9 @@ pub enum Rule {
     C4Stream,
 }
 
+crate::names!(Rule: Wikitext2 = "wikitext2", Ptb = "ptb", C4 = "c4", C4Stream = "c4-stream");
+
 impl Rule {
-    pub const ALL: [Self; 4] = [Self::Wikitext2, Self::Ptb, Self::C4, Self::C4Stream];
-
-    /// Its name in a grid file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Wikitext2 => "wikitext2",
-            Self::Ptb => "ptb",
-            Self::C4 => "c4",
-            Self::C4Stream => "c4-stream",
-        }
-    }
-
     /// Whether the windows of a perplexity are drawn with replacement: some may be of one document, and overlap.
     pub fn with_replacement(self) -> bool {
         self == Self::C4

@@ -21,14 +21,9 @@ pub enum Products {
     Bf16,
 }
 
-impl Products {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        }
-    }
+crate::names!(Products: F32 = "f32", Bf16 = "bf16");
 
+impl Products {
     /// Bytes of a weight.
     pub(super) fn bytes(self) -> u64 {
         match self {
