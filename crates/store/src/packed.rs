@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::Disk;
 use super::meta::{Meta, StoredFile};
-use ghostlab_core::error::{Error, Result};
+use ghostlab_core::error::Result;
 use ghostlab_core::files::sha256;
 
 /// An object of so many bytes is small.

@@ -180,7 +180,7 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
 }
 
 /// An error about a file.
-pub fn bad(what: impl Into<String>, path: &Path) -> Error {
+pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
