@@ -1,6 +1,6 @@
 //! Enums whose values files and commands call by name.
 
-/// Gives an enum all its values, and each a name.
+/// Gives an enum all its values, and each a name, which is how it is shown.
 #[macro_export]
 macro_rules! names {
     ($type:ident: $($value:ident = $name:literal),+ $(,)?) => {
@@ -13,6 +13,12 @@ macro_rules! names {
                 match self {
                     $(Self::$value => $name),+
                 }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
             }
         }
     };

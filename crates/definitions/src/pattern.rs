@@ -1,21 +1,13 @@
 //! Python's regular expressions on an engine of Rust: the pattern is rewritten where the two differ.
 
-use std::fmt;
-
 use fancy_regex::Regex;
 use ghostlab_core::error::{Error, Result};
 
 /// A pattern of Python's `re`, without flags but those written in it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Pattern {
     source: String,
     regex: Regex,
-}
-
-impl fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pattern({:?})", self.source)
-    }
 }
 
 impl Pattern {

@@ -133,15 +133,9 @@ impl Value {
     }
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
+impl<T: Into<String>> From<T> for Value {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
     }
 }
 

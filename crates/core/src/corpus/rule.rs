@@ -1,6 +1,5 @@
 //! How windows are cut from a corpus: the rules of the paper's reference code.
 
-use std::fmt;
 use std::str::FromStr;
 
 use super::stream::{ShardOrder, Shards, draw_windows};
@@ -42,12 +41,6 @@ impl Rule {
             Self::Wikitext2 | Self::Ptb => corpus_tokens / length.max(1),
             Self::C4 | Self::C4Stream => C4_WINDOWS,
         }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -126,6 +126,7 @@ mod tests {
 
     use super::*;
     use crate::calibrate::{ActivationShape, InMemory, Similarities, Spool};
+    use crate::options::Options;
 
     /// Three patterns of mean zero that have nothing in common.
     const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];

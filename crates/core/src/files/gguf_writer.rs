@@ -33,7 +33,7 @@ pub fn header(entries: &[(String, Value)], tensors: &[GgufInfo]) -> Result<Vec<u
     out.extend((entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
         out.extend(text(key));
-        let unlike = || Error::job("an entry of a GGUF file cannot be written").at(&key);
+        let unlike = || Error::job("an entry of a GGUF file cannot be written").at(key);
         let (kind, bytes) = written(value).ok_or_else(unlike)?;
         out.extend(kind.to_le_bytes());
         out.extend(bytes);

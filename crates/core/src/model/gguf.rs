@@ -242,10 +242,10 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         }
     }
     for (cap, name) in architecture.caps.iter().zip(["attn_logit_softcapping", "final_logit_softcapping"]) {
-        if let Some(cap) = cap {
-            if let Some(value) = file.number(&key(name))? {
-                say(cap, json!(single(value)));
-            }
+        if let Some(cap) = cap
+            && let Some(value) = file.number(&key(name))?
+        {
+            say(cap, json!(single(value)));
         }
     }
     if architecture.rope == RopeEntries::ByWindow {

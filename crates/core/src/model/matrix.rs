@@ -1,6 +1,5 @@
 //! The weights of a linear layer, or of the output projection, in memory: panels in f32 or bf16.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -30,12 +29,6 @@ impl Products {
             Self::F32 => 4,
             Self::Bf16 => 2,
         }
-    }
-}
-
-impl fmt::Display for Products {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

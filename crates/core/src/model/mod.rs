@@ -48,7 +48,7 @@ pub use cpu::CPU;
 pub use decoder::Decoder;
 pub use decoding::{BlockId, Decoding, Run};
 pub use deployed::{Deployed, deployed, merged, whole};
-pub use engine::{BatchObserver, Engine, EngineId, HostRows, ResidualStream, Tolerance, together};
+pub use engine::{BatchObserver, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together};
 pub use gguf::gguf_config;
 pub use matrix::Products;
 pub use operator::Operator;

@@ -3,8 +3,8 @@
 use super::network::{Network, Tape};
 use super::norm;
 use super::real::{Real, exponentials};
+use ghostlab_core::in_widest;
 use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
-use ghostlab_core::linalg::simd::widest;
 
 /// Rows whose logits are computed at a time.
 const ROWS: usize = 128;
@@ -35,18 +35,15 @@ impl Network {
         let mut d_normed = Vec::new();
         self.blocks(weights, targets, tape, losses, |block| {
             let Block { first, rows, vocab, targets, probabilities, normed, stream } = block;
-            widest(
-                #[inline(always)]
-                || {
-                    let rows = probabilities.chunks_exact_mut(vocab).zip(targets).zip(&factors[first..first + rows]);
-                    for ((row, &target), &factor) in rows {
-                        row[target as usize] = row[target as usize] - R::ONE;
-                        for p in row {
-                            *p = *p * factor;
-                        }
+            in_widest!({
+                let rows = probabilities.chunks_exact_mut(vocab).zip(targets).zip(&factors[first..first + rows]);
+                for ((row, &target), &factor) in rows {
+                    row[target as usize] = row[target as usize] - R::ONE;
+                    for p in row {
+                        *p = *p * factor;
                     }
-                },
-            );
+                }
+            });
             let d_logits = MatrixView::rows(probabilities, rows, vocab);
             let place = self.parameters.head.clone();
             gemm(
@@ -96,20 +93,17 @@ impl Network {
         for (index, (stream, targets)) in stream.chunks(ROWS * c).zip(targets.chunks(ROWS)).enumerate() {
             let rows = targets.len();
             self.products(weights, stream, normed, logits);
-            widest(
-                #[inline(always)]
-                || {
-                    for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
-                        let logit = row[target as usize];
-                        let (shift, sum) = exponentials(row);
-                        losses.push(shift.wide() + sum.wide().ln() - logit.wide());
-                        let scale = R::ONE / sum;
-                        for p in row {
-                            *p = *p * scale;
-                        }
+            in_widest!({
+                for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
+                    let logit = row[target as usize];
+                    let (shift, sum) = exponentials(row);
+                    losses.push(shift.wide() + sum.wide().ln() - logit.wide());
+                    let scale = R::ONE / sum;
+                    for p in row {
+                        *p = *p * scale;
                     }
-                },
-            );
+                }
+            });
             then(Block { first: index * ROWS, rows, vocab, targets, probabilities: logits, normed, stream });
         }
     }

@@ -4,7 +4,7 @@ use super::attention::Heads;
 use super::norm::{row_backward, row_forward};
 use super::parameters::LayerPlaces;
 use super::real::Real;
-use ghostlab_core::linalg::simd::widest;
+use ghostlab_core::in_widest;
 
 /// Cosines and sines, a row of `D/2` for each position.
 #[derive(Debug, Clone)]
@@ -47,31 +47,28 @@ impl Rotary {
         rotated.resize(projected.len() / heads.projected() * width, R::ZERO);
         let scale = R::of(1.0 / (d as f64).sqrt());
         let norms = [&places.query_norm, &places.key_norm].map(|norm| norm.clone().map(|place| &weights[place]));
-        widest(
-            #[inline(always)]
-            || {
-                let rows = projected.chunks_exact(heads.projected()).zip(rotated.chunks_exact_mut(width));
-                for (row, (x, out)) in rows.enumerate() {
-                    let (cos, sin) = self.at(row % span);
-                    let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
-                    for ((part, scale), norm) in parts.into_iter().zip(norms) {
-                        let (x, out) = (&x[part.clone()], &mut out[part]);
-                        match norm {
-                            None => out.copy_from_slice(x),
-                            // One head or all: as wide as the weight.
-                            Some(weight) => {
-                                for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
-                                    row_forward(x, weight, eps, out, false);
-                                }
+        in_widest!({
+            let rows = projected.chunks_exact(heads.projected()).zip(rotated.chunks_exact_mut(width));
+            for (row, (x, out)) in rows.enumerate() {
+                let (cos, sin) = self.at(row % span);
+                let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
+                for ((part, scale), norm) in parts.into_iter().zip(norms) {
+                    let (x, out) = (&x[part.clone()], &mut out[part]);
+                    match norm {
+                        None => out.copy_from_slice(x),
+                        // One head or all: as wide as the weight.
+                        Some(weight) => {
+                            for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                                row_forward(x, weight, eps, out, false);
                             }
                         }
-                        for head in out.chunks_exact_mut(d) {
-                            turn(head, cos, sin, scale, R::ONE);
-                        }
+                    }
+                    for head in out.chunks_exact_mut(d) {
+                        turn(head, cos, sin, scale, R::ONE);
                     }
                 }
-            },
-        );
+            }
+        });
     }
 
     /// The gradient of [`Rotary::forward`]: from `d_rotated`, which is used up, into the queries and keys of
@@ -92,33 +89,30 @@ impl Rotary {
         let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
         let scale = R::of(1.0 / (d as f64).sqrt());
         let norms = [&places.query_norm, &places.key_norm];
-        widest(
-            #[inline(always)]
-            || {
-                let rows = projected.chunks_exact(heads.projected()).zip(d_rotated.chunks_exact_mut(width));
-                let rows = rows.zip(d_projected.chunks_exact_mut(heads.projected()));
-                for (row, ((x, d_out), d_x)) in rows.enumerate() {
-                    let (cos, sin) = self.at(row % span);
-                    let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
-                    for ((part, scale), norm) in parts.into_iter().zip(norms) {
-                        let (x, d_out, d_x) = (&x[part.clone()], &mut d_out[part.clone()], &mut d_x[part]);
-                        for head in d_out.chunks_exact_mut(d) {
-                            // The transpose of a turn is the turn back.
-                            turn(head, cos, sin, scale, -R::ONE);
-                        }
-                        let Some(place) = norm else {
-                            d_x.copy_from_slice(d_out);
-                            continue;
-                        };
-                        let (weight, d_weight) = (&weights[place.clone()], &mut gradient[place.clone()]);
-                        let rows = x.chunks_exact(weight.len()).zip(d_out.chunks_exact(weight.len()));
-                        for ((x, d_out), d_x) in rows.zip(d_x.chunks_exact_mut(weight.len())) {
-                            row_backward(x, weight, eps, d_out, d_weight, d_x, false);
-                        }
+        in_widest!({
+            let rows = projected.chunks_exact(heads.projected()).zip(d_rotated.chunks_exact_mut(width));
+            let rows = rows.zip(d_projected.chunks_exact_mut(heads.projected()));
+            for (row, ((x, d_out), d_x)) in rows.enumerate() {
+                let (cos, sin) = self.at(row % span);
+                let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
+                for ((part, scale), norm) in parts.into_iter().zip(norms) {
+                    let (x, d_out, d_x) = (&x[part.clone()], &mut d_out[part.clone()], &mut d_x[part]);
+                    for head in d_out.chunks_exact_mut(d) {
+                        // The transpose of a turn is the turn back.
+                        turn(head, cos, sin, scale, -R::ONE);
+                    }
+                    let Some(place) = norm else {
+                        d_x.copy_from_slice(d_out);
+                        continue;
+                    };
+                    let (weight, d_weight) = (&weights[place.clone()], &mut gradient[place.clone()]);
+                    let rows = x.chunks_exact(weight.len()).zip(d_out.chunks_exact(weight.len()));
+                    for ((x, d_out), d_x) in rows.zip(d_x.chunks_exact_mut(weight.len())) {
+                        row_backward(x, weight, eps, d_out, d_weight, d_x, false);
                     }
                 }
-            },
-        );
+            }
+        });
     }
 }
 

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Prediction};
 use crate::model::config::Config;
 use crate::model::decoding::{Decoding, TrieDecoding};
-use crate::model::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
+use crate::model::engine::{Engine, EngineId, HostRows, Predicted, ResidualStream, Watched, in_step, side_by_side};
 use crate::model::program::{Step, Sublayer};
 use crate::model::rope::Rotaries;
 use crate::model::tensor_name::FINAL_NORM;
@@ -356,16 +356,11 @@ impl Engine for CandleEngine {
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }
     }
 
-    fn run(
-        &self,
-        trie: &Trie,
-        batch: &Batch,
-        observer: &mut dyn Observer<dyn ResidualStream>,
-    ) -> Result<Vec<Option<Vec<Prediction>>>> {
+    fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
         trie.run(self, batch, &mut Watched(observer))
     }
 
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         if self.parts.keeps_all() {
             side_by_side(self, trie, parts, seconds)
         } else {
