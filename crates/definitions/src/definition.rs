@@ -3,6 +3,7 @@
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::aggregate::Aggregation;
+use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
 use crate::prepared::{self, Prepare};
@@ -10,7 +11,6 @@ use crate::row::{self, Column};
 use crate::template::Template;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree, hooked, texts, wrong};
-use crate::{equivalent, source};
 
 /// A data set, as the hub or a folder has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -342,7 +342,7 @@ impl KeyReader<'_> {
             training: self.text("training_split")?,
             validation,
             test,
-            source: source::source(self.node, &keep_rows)?,
+            source: equivalent::said(self.node, &keep_rows)?,
             keep_rows,
             prepare: self.prepare()?,
             output,

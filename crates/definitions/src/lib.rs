@@ -37,7 +37,6 @@ pub mod prompt;
 pub mod results;
 pub mod row;
 pub mod rows;
-mod source;
 pub mod task;
 pub mod template;
 pub mod tokens;

@@ -123,7 +123,9 @@ impl Draft {
         disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
         fault::here("commit");
         // Of this draft alone: others may be putting something aside at the same moment.
-        let aside = drafts_name(&self.folder, "old");
+        let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
+        aside.push(".old");
+        let aside = self.folder.with_file_name(aside);
         let mut moved_away = false;
         let mut put = || disk.rename(from, place).inspect(|()| moved_away = true);
         let moved = put().or_else(|error| {
@@ -151,14 +153,6 @@ fn unwritten(path: &Path, error: &io::Error) -> Error {
         .at(path.display())
         .found(error)
         .hint("free some room on its disk, or name another folder with --store")
-}
-
-/// The path of a folder with something after its whole name.
-fn drafts_name(folder: &Path, after: &str) -> PathBuf {
-    let mut name = folder.file_name().unwrap_or_default().to_owned();
-    name.push(".");
-    name.push(after);
-    folder.with_file_name(name)
 }
 
 impl Payload {

@@ -72,7 +72,8 @@ impl Gguf {
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
             .map_err(|panic| damaged(format!("a panic of its reader: {panic}")))?
-            .map_err(|error| damaged(first_line(&error.to_string())))?;
+            // candle's errors may have a backtrace below.
+            .map_err(|error| damaged(error.to_string().lines().next().unwrap_or_default().to_owned()))?;
         if !old && count != Some(content.tensor_infos.len() as u64) {
             return Err(damaged("two tensors of one name".to_owned()));
         }
@@ -299,9 +300,4 @@ fn scalar(value: &Value) -> String {
         value => real(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
     };
     shortened(&text, 80)
-}
-
-/// candle's errors may have a backtrace below.
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
 }

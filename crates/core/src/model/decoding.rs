@@ -165,17 +165,15 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         let at = (0..ready.len()).min_by_key(|&at| of(&ready[at]))?;
         let taken = ready.remove(at);
         let now = self.trie.step(taken.node).weights();
-        let after = self.trie.path(runs_program(self.trie, taken.node)).iter().copied();
+        // Of a program that passes the node.
+        let path =
+            (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
+        let after = path.unwrap_or(self.trie.path(0)).iter().copied();
         let ahead = after.skip(taken.depth).chain(ready.iter().map(|of| of.node));
         let next = ahead.filter_map(|node| self.trie.step(node).weights()).find(|weights| Some(*weights) != now);
         self.model.expect(now, next);
         Some(taken)
     }
-}
-
-/// A program that passes a node.
-fn runs_program(trie: &Trie, node: usize) -> usize {
-    (0..trie.programs()).find(|&program| trie.path(program).contains(&node)).unwrap_or(0)
 }
 
 fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {

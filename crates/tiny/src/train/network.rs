@@ -88,13 +88,10 @@ fn copy<R: Real>(to: &mut Vec<R>, from: &[R]) {
 impl Network {
     /// Lays a network out; `positions` is the longest window it will see.
     pub fn new(config: Config, positions: usize) -> Self {
-        Self {
-            parameters: Parameters::of(&config),
-            heads: Heads { queries: config.heads, keys: config.kv_heads, head_dim: config.head_dim },
-            eps: f64::from(config.norm_eps),
-            rotary: Rotary::new(config.rope.theta, config.head_dim, positions),
-            config,
-        }
+        let heads = Heads { queries: config.heads, keys: config.kv_heads, head_dim: config.head_dim };
+        let eps = f64::from(config.norm_eps);
+        let rotary = Rotary::new(config.rope.theta, heads, eps, positions);
+        Self { parameters: Parameters::of(&config), heads, eps, rotary, config }
     }
 
     /// The stream before the final norm, in `tape.stream`; tokens attend within windows of `span`.
@@ -117,7 +114,7 @@ impl Network {
             copy(&mut layer.before, stream);
             let x = self.normed(norms[0], stream, normed);
             project(&mut layer.projected, Update::Replace, x, weight(&places.qkv), c);
-            self.rotary.forward(self.heads, self.eps, places, weights, span, &layer.projected, &mut layer.rotated);
+            self.rotary.forward(places, weights, span, &layer.projected, &mut layer.rotated);
             self.attend(layer, ids.len(), span, scores);
             let out = if norms[1].is_some() { &mut layer.branches[0] } else { &mut *branch };
             project(out, Update::Replace, &layer.attended, weight(&places.output), self.heads.query_width());
@@ -241,7 +238,7 @@ impl Network {
             );
         }
         let projected = &layer.projected;
-        self.rotary.backward(heads, self.eps, places, weights, span, projected, d_rotated, d_projected, gradient);
+        self.rotary.backward(places, weights, span, projected, d_rotated, d_projected, gradient);
 
         let norm = places.norms[0].clone();
         let x = self.normed(norm.clone().map(|place| &weights[place]), &layer.before, normed);

@@ -6,23 +6,25 @@ use super::parameters::LayerPlaces;
 use super::real::Real;
 use ghostlab_core::in_widest;
 
-/// Cosines and sines, a row of `D/2` for each position.
+/// Cosines and sines, a row of `D/2` for each position, and what of a backbone's shape is asked for here.
 #[derive(Debug, Clone)]
 pub(super) struct Rotary {
+    heads: Heads,
+    eps: f64,
     cos: Vec<f32>,
     sin: Vec<f32>,
     half: usize,
 }
 
 impl Rotary {
-    pub(super) fn new(theta: f64, head_dim: usize, positions: usize) -> Self {
-        let half = head_dim / 2;
+    pub(super) fn new(theta: f64, heads: Heads, eps: f64, positions: usize) -> Self {
+        let (head_dim, half) = (heads.head_dim, heads.head_dim / 2);
         let frequencies: Vec<f32> =
             (0..half).map(|i| (1.0 / theta.powf(f64::from((2 * i) as f32 / head_dim as f32))) as f32).collect();
         // As in transformers: the angle in f32, then its cosine.
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
-        Self { cos, sin, half }
+        Self { heads, eps, cos, sin, half }
     }
 
     fn at(&self, position: usize) -> (&[f32], &[f32]) {
@@ -32,17 +34,15 @@ impl Rotary {
 
     /// # Shapes
     /// `projected [rows, (H + 2K)·D]`, `rotated [rows, (H + K)·D]`; positions start anew every `span` rows.
-    #[expect(clippy::too_many_arguments, reason = "what a layer has at this place")]
     pub(super) fn forward<R: Real>(
         &self,
-        heads: Heads,
-        eps: f64,
         places: &LayerPlaces,
         weights: &[R],
         span: usize,
         projected: &[R],
         rotated: &mut Vec<R>,
     ) {
+        let (heads, eps) = (self.heads, self.eps);
         let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
         rotated.resize(projected.len() / heads.projected() * width, R::ZERO);
         let scale = R::of(1.0 / (d as f64).sqrt());
@@ -76,8 +76,6 @@ impl Rotary {
     #[expect(clippy::too_many_arguments, reason = "what a layer has at this place")]
     pub(super) fn backward<R: Real>(
         &self,
-        heads: Heads,
-        eps: f64,
         places: &LayerPlaces,
         weights: &[R],
         span: usize,
@@ -86,6 +84,7 @@ impl Rotary {
         d_projected: &mut [R],
         gradient: &mut [R],
     ) {
+        let (heads, eps) = (self.heads, self.eps);
         let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
         let scale = R::of(1.0 / (d as f64).sqrt());
         let norms = [&places.query_norm, &places.key_norm];
