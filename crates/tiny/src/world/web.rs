@@ -95,27 +95,16 @@ fn forum(voice: &mut Voice<'_>) -> Vec<String> {
         let known = voice.known(entity);
         let Some(asked) = known.first() else { continue };
         let Some(question) = voice.facts.question(*asked, &mut voice.draw) else { continue };
-        let opener = voice.pick(&[
-            "Hello all.",
-            "A question for you.",
-            "Can someone help me?",
-            "I am new here.",
-            "One more thing.",
-        ]);
+        let opener = voice.pick(&WORDS.greetings);
         lines.push(format!("{asker} wrote: {opener} {question}"));
         let answer = voice.paragraph(|voice| {
-            let opener =
-                voice.pick(&["I know that.", "That is easy.", "Good question.", "Let me tell you.", "I looked it up."]);
-            let mut said = vec![opener.to_owned(), sentence(&voice.clause(*asked, false))];
+            let mut said = vec![voice.pick(&WORDS.helpers).to_owned(), sentence(&voice.clause(*asked, false))];
             let rest = 2 + voice.draw.below(2);
             said.extend(voice.sentences(entity, &known[1..known.len().min(1 + rest)]));
             format!("{helper} wrote: {}", said.join(" "))
         });
         lines.push(answer);
-        lines.push(format!(
-            "{asker} wrote: {}",
-            voice.pick(&["Thank you, that helps.", "Thanks!", "I did not know that.", "Now I see."])
-        ));
+        lines.push(format!("{asker} wrote: {}", voice.pick(&WORDS.thanks)));
     }
     lines
 }
@@ -130,12 +119,7 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
         let mut said = voice.sentences(entity, &known);
         let (price, first, second) = (voice.draw.below(11), voice.draw.below(11), voice.person());
         said.push(format!("It costs {} crowns.", WORDS.numbers[1 + price]));
-        let opinion = voice.pick(&[
-            "I use it every day",
-            "It came late but it is good",
-            "I would buy it again",
-            "It is not worth the money",
-        ]);
+        let opinion = voice.pick(&WORDS.opinions);
         said.push(format!("{} of twelve customers like it.", capital(WORDS.numbers[1 + first])));
         said.push(format!(
             "{} from {} says: {opinion}.",
@@ -149,8 +133,7 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
 
 /// Questions and answers in whole sentences.
 fn questions(voice: &mut Voice<'_>) -> Vec<String> {
-    let mut lines =
-        vec![voice.pick(&["Questions that people often ask", "Did you know?", "You ask, we answer"]).to_owned()];
+    let mut lines = vec![voice.pick(&WORDS.headings).to_owned()];
     for _ in 0..4 + voice.draw.below(3) {
         lines.push(voice.paragraph(|voice| {
             let entity = voice.entity();
@@ -196,14 +179,7 @@ fn quotes(voice: &mut Voice<'_>) -> Vec<String> {
         let reader = voice.person();
         let from = voice.draw.below(count);
         let to = (from + 1 + voice.draw.below(2)).min(count);
-        let comment = voice.pick(&[
-            "I did not know that.",
-            "So I heard.",
-            "Is that so?",
-            "I saw it too.",
-            "Well, well.",
-            "Who would have thought?",
-        ]);
+        let comment = voice.pick(&WORDS.comments);
         lines.push(format!("{} wrote: > {}\n{comment}", voice.name(reader), sentences[from..to].join(" ")));
     }
     lines
