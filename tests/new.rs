@@ -30,7 +30,7 @@ fn a_new_method_metric_or_stage_is_a_file_and_its_line_in_the_list() {
     for (kind, last, line) in [
         ("recovery", "mod sums;", "two_steps::ENTRY"),
         ("criterion", "mod sleb;", "two_steps::ENTRY"),
-        ("metric", "mod symmetric;", "&two_steps::ENTRY"),
+        ("metric", "mod text;", "&two_steps::ENTRY"),
         ("stage", "pub mod tokens;", "two_steps::STAGE"),
     ] {
         let folder = checkout();

@@ -197,7 +197,7 @@ impl<'a> At<'a> {
     }
 
     /// A complaint about the value.
-    pub(super) fn bad(&self, what: impl Into<String>) -> Error {
+    pub(super) fn bad(&self, what: impl std::fmt::Display) -> Error {
         Error::bad_input(what).at(self.place().to_string())
     }
 

@@ -59,39 +59,45 @@ pub struct ErrorParts {
 }
 
 impl Error {
-    fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
-        Self(Box::new(ErrorParts { kind, what: what.into(), place: None, expected: None, found: None, hint: None }))
+    fn new(kind: ErrorKind, what: impl fmt::Display) -> Self {
+        Self(Box::new(ErrorParts {
+            kind,
+            what: what.to_string(),
+            place: None,
+            expected: None,
+            found: None,
+            hint: None,
+        }))
     }
 
     /// The user's input is wrong (exit code 2).
-    pub fn bad_input(what: impl Into<String>) -> Self {
+    pub fn bad_input(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::BadInput, what)
     }
 
     /// Something needed is absent (exit code 3).
-    pub fn missing(what: impl Into<String>) -> Self {
+    pub fn missing(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Missing, what)
     }
 
     /// A job failed (exit code 4).
-    pub fn job(what: impl Into<String>) -> Self {
+    pub fn job(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Job, what)
     }
 
     /// Stored data is damaged (exit code 5).
-    pub fn damaged(what: impl Into<String>) -> Self {
+    pub fn damaged(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Damaged, what)
     }
 
     /// The user asked to stop (exit code 130).
-    pub fn interrupted(what: impl Into<String>) -> Self {
+    pub fn interrupted(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Interrupted, what)
     }
 
     /// A file operation failed; the path is always named.
     pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
-        let new =
-            Self::missing(format!("cannot {verb} the file")).at(path.display().to_string()).found(error.to_string());
+        let new = Self::missing(format!("cannot {verb} the file")).at(path.display()).found(error);
         match error.kind() {
             std::io::ErrorKind::NotFound => new.hint("check the path for a typing error"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -104,30 +110,29 @@ impl Error {
 
     /// Where it happened: a file, a line of YAML, a tensor, a cell. An outer call adds its place before the inner one.
     #[must_use]
-    pub fn at(mut self, place: impl Into<String>) -> Self {
-        let place = place.into();
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.0.place = Some(match self.0.place.take() {
             Some(inner) => format!("{place}, {inner}"),
-            None => place,
+            None => place.to_string(),
         });
         self
     }
 
     #[must_use]
-    pub fn expected(mut self, expected: impl Into<String>) -> Self {
-        self.0.expected = Some(expected.into());
+    pub fn expected(mut self, expected: impl fmt::Display) -> Self {
+        self.0.expected = Some(expected.to_string());
         self
     }
 
     #[must_use]
-    pub fn found(mut self, found: impl Into<String>) -> Self {
-        self.0.found = Some(found.into());
+    pub fn found(mut self, found: impl fmt::Display) -> Self {
+        self.0.found = Some(found.to_string());
         self
     }
 
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.0.hint = Some(hint.into());
+    pub fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.0.hint = Some(hint.to_string());
         self
     }
 
@@ -154,8 +159,8 @@ impl Error {
 
     /// The same somewhere else than it says.
     #[must_use]
-    pub fn placed(mut self, place: impl Into<String>) -> Self {
-        self.0.place = Some(place.into());
+    pub fn placed(mut self, place: impl fmt::Display) -> Self {
+        self.0.place = Some(place.to_string());
         self
     }
 
@@ -242,6 +247,14 @@ impl From<candle_core::Error> for Error {
         let said = error.to_string();
         let said: Vec<&str> = said.lines().take_while(|line| !line.trim_start().starts_with("0: ")).collect();
         Self::job("a tensor operation failed").found(said.join("\n"))
+    }
+}
+
+/// A text as a message shows it: its beginning, of so many characters at most.
+pub fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

@@ -1,9 +1,11 @@
 //! Enums whose values files and commands call by name.
 
-/// Gives an enum all its values, each a name, and a way back from that.
-macro_rules! named {
-    ($type:ident: $($value:ident = $name:literal),+) => {
+/// Gives an enum all its values, and each a name, which is how it is shown.
+#[macro_export]
+macro_rules! names {
+    ($type:ident: $($value:ident = $name:literal),+ $(,)?) => {
         impl $type {
+            /// All of them.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
             /// What files and commands call it.
@@ -13,6 +15,20 @@ macro_rules! named {
                 }
             }
         }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+/// Gives an enum all its values, each a name, and a way back from that.
+#[macro_export]
+macro_rules! named {
+    ($type:ident: $($value:ident = $name:literal),+ $(,)?) => {
+        $crate::names!($type: $($value = $name),+);
 
         impl std::str::FromStr for $type {
             type Err = String;

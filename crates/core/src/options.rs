@@ -37,8 +37,8 @@ pub struct Variant {
     pub label: &'static str,
 }
 
-/// A method in a registry: how it is shown, what builds it, and what its options are.
-pub struct Registered<B> {
+/// A method in a registry: how it is shown, what builds it (a `dyn M`), and what its options are.
+pub struct Registered<M: ?Sized> {
     pub shown: Appearance,
     pub variants: &'static [Variant],
     /// The reference: the official repository, or where else the method is described. Empty where there is nothing to cite.
@@ -50,7 +50,7 @@ pub struct Registered<B> {
     pub version: u32,
     /// What names of cells have of its name.
     pub short: &'static str,
-    pub build: B,
+    build: Build<M>,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
 }
@@ -71,12 +71,15 @@ pub struct Described {
     pub short: &'static str,
 }
 
-impl<B> Registered<B> {
-    /// An entry whose options are the struct `T`, the one that [`read`] is called with.
+/// What makes a method of its name and its options.
+type Build<M> = fn(&str, &Options) -> Result<Box<M>>;
+
+impl<M: ?Sized> Registered<M> {
+    /// An entry whose options are the struct `T`, the one that `build` calls [`read`] with.
     pub const fn new<T: JsonSchema + Serialize + DeserializeOwned>(
         name: &'static str,
         source: &'static str,
-        build: B,
+        build: Build<M>,
     ) -> Self {
         let shown = Appearance { name, label: name, style: None, ours: false };
         Self {
@@ -148,6 +151,14 @@ impl<B> Registered<B> {
         self
     }
 
+    /// The method with its options.
+    ///
+    /// # Errors
+    /// An unknown option or a wrong value.
+    pub fn build(&self, options: &Options) -> Result<Box<M>> {
+        (self.build)(self.shown.name, options)
+    }
+
     /// The options with every one that was left out filled in: what a method is known by in keys.
     ///
     /// # Errors
@@ -192,7 +203,7 @@ pub fn schema<T: JsonSchema>() -> Value {
 /// An unknown option or a wrong value, in serde's words with the method's name.
 pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
     serde_json::from_value(Value::Object(options.clone()))
-        .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error.to_string()))
+        .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error))
 }
 
 /// Options with every default filled in, in the form that their type gives them: `0` and `0.0` come to the same.
@@ -215,7 +226,7 @@ pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
 ///
 /// # Errors
 /// An unknown name, with the known ones and the nearest.
-pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Registered<B>]) -> Result<&'a Registered<B>> {
+pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>]) -> Result<&'a Registered<M>> {
     entries.iter().find(|entry| entry.shown.name == name).ok_or_else(|| {
         let names = entries.iter().map(|entry| entry.shown.name);
         Error::bad_input(format!("unknown {what} `{name}`")).none_of(name, names)
@@ -224,7 +235,7 @@ pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Registered<B>]) -> Re
 
 /// How a method is shown that tables call `name`: the name of an entry, with a colon and a word behind it where an option
 /// is part of it. A variant has its own label, and otherwise what its method has.
-pub fn appearance<B>(name: &str, entries: &[Registered<B>]) -> Option<Appearance> {
+pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
     let (method, word) = name.split_once(':').map_or((name, None), |(method, word)| (method, Some(word)));
     let entry = entries.iter().find(|entry| entry.shown.name == method)?;
     let variant = entry.variants.iter().find(|variant| Some(variant.word) == word);
@@ -232,7 +243,7 @@ pub fn appearance<B>(name: &str, entries: &[Registered<B>]) -> Option<Appearance
 }
 
 /// What a table's name of a method says behind its colon, where no variant has a label for it.
-pub fn further<'a, B>(name: &'a str, entries: &[Registered<B>]) -> Option<&'a str> {
+pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[Registered<M>]) -> Option<&'a str> {
     let (method, word) = name.split_once(':')?;
     let entry = entries.iter().find(|entry| entry.shown.name == method)?;
     (!entry.variants.iter().any(|variant| variant.word == word)).then_some(word)

@@ -3,23 +3,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
-use crate::options::{self, Options};
 
 const NAME: &str = "my-criterion";
 const SOURCE: &str = "https://example.org/my-criterion";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<MyCriterion>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<MyCriterion>(NAME, SOURCE, build::<MyCriterion>);
 
 /// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct MyCriterion {}
-
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    Ok(Box::new(options::read::<MyCriterion>(NAME, options)?))
-}
 
 impl Criterion for MyCriterion {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
@@ -55,9 +50,9 @@ mod tests {
         assert_eq!(super::ENTRY.shown.name, super::NAME);
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let angles = [0.5, 0.3, 0.4, 0.3];
-        let selection = select(super::build, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);
-        let selection = select(super::build, &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
         assert_eq!(selection.removed, [3, 4], "the last layer may go");
     }
 }

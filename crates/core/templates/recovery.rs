@@ -3,18 +3,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::Boundary;
-use super::method::{Recovery, RecoveryEntry};
-use super::repair::{Repair, Solution};
+use super::boundary::{Boundary, Repair, Solution};
+use super::method::{Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::model::Operator;
-use crate::options::{self, Options};
 
 const NAME: &str = "my-recovery";
 /// Where the method comes from, for table 1.
 const SOURCE: &str = "https://example.org/my-recovery";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<MyRecovery>(NAME, SOURCE, build).label("My Recovery").beyond();
+    RecoveryEntry::new::<MyRecovery>(NAME, SOURCE, build::<MyRecovery>).label("My Recovery").beyond();
 
 /// `W = d·I` with `d = (Σ|X_post| / Σ|X_pre|)^power` over all sequences.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -28,10 +26,6 @@ impl Default for MyRecovery {
     fn default() -> Self {
         Self { power: 1.0 }
     }
-}
-
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    Ok(Box::new(options::read::<MyRecovery>(NAME, options)?))
 }
 
 impl Recovery for MyRecovery {
@@ -59,7 +53,7 @@ mod tests {
         // Two tokens of two channels, before and behind the removed layer: sizes 10 and 20.
         let written = Written::new(2, 1, &[(1, &[1.0, -2.0, 3.0, 4.0]), (2, &[2.0, 4.0, -6.0, 8.0])]);
         assert_eq!(super::ENTRY.shown.name, super::NAME);
-        let method = super::build(&Options::new()).unwrap();
+        let method = super::ENTRY.build(&Options::new()).unwrap();
         let repair = written.solve_by((1, 2), &[], &*method).unwrap().repair;
         assert_eq!(repair.operator().unwrap().apply(&[1.0, -1.0]).unwrap(), [2.0, -2.0]);
     }

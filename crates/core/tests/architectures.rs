@@ -176,7 +176,7 @@ fn compare_greedy(folder: &Path) -> usize {
     let prompts = [Prompt { identity: "0".into(), ids: prompt }];
     let settings = Settings { batch: 1, ..Settings::greedy(greedy.len(), 200) };
     let program = [Program::dense(engine.config().layers)];
-    let ours = generate(&engine, &program, &prompts, &settings, &Ids, &mut ()).unwrap();
+    let ours = generate(&engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
     assert_eq!(ours[0][0].ids[..sure], greedy[..sure], "{}", folder.display());
     sure
 }
@@ -243,7 +243,7 @@ fn long_texts(out: &Path) {
         let program = [Program::dense(engine.config().layers)];
         for (length, new, refused) in [(50, 14, false), (50, 16, true), (70, 1, true)] {
             let prompts = [Prompt { identity: "0".into(), ids: (3..3 + length).collect() }];
-            let made = generate(&engine, &program, &prompts, &Settings::greedy(new, 200), &Ids, &mut ());
+            let made = generate(&engine, &Trie::new(&program), &prompts, &Settings::greedy(new, 200), &Ids, &mut ());
             match made {
                 Ok(_) => assert!(!refused, "{name}: {length} + {new}"),
                 Err(error) => {

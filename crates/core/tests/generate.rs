@@ -146,7 +146,7 @@ fn settings() -> Settings {
 }
 
 fn run(engine: &dyn Engine, prompts: &[Prompt], settings: &Settings) -> Vec<Vec<Generation>> {
-    generate(engine, &programs(engine), prompts, settings, &Digits, &mut ()).unwrap()
+    generate(engine, &Trie::new(&programs(engine)), prompts, settings, &Digits, &mut ()).unwrap()
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_small_cache_gives_the_same_and_one_without_room_is_refused_with_the_bytes()
     let expected = run(&engine, &prompts, &settings());
     let refused = |cache_bytes| {
         let settings = Settings { cache_bytes, ..settings() };
-        generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut ()).err()
+        generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut ()).err()
     };
     // Of the longest prompt, which the message names.
     let error = refused(1000).unwrap();
@@ -251,11 +251,12 @@ fn each_prompt_is_told_once_and_a_stop_ends_at_the_next_token() {
     let engine = decoder("llama-gqa");
     let (prompts, settings) = (prompts(), Settings { batch: 5, ..settings() });
     let mut all = Noting { done: Vec::new(), rounds: usize::MAX };
-    generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut all).unwrap();
+    generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut all).unwrap();
     all.done.sort_unstable();
     assert_eq!(all.done, (0..64).collect::<Vec<_>>());
     let mut stopped = Noting { done: Vec::new(), rounds: 20 };
-    let error = generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut stopped).err().unwrap();
+    let error =
+        generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut stopped).err().unwrap();
     assert_eq!(error.exit_code(), 130);
     assert!(!stopped.done.is_empty() && stopped.done.len() < 64);
 }
@@ -278,11 +279,12 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
         (prompt(&[1]), Settings { sampling: Some(Sampling { top_p: 1.5, ..sampling }), ..good() }, "top_p"),
         (prompt(&[1]), Settings { sampling: Some(Sampling { top_k: Some(0), ..sampling }), ..good() }, "top_k"),
     ] {
-        let error = generate(&engine, &programs(&engine), &prompts, &settings, &Digits, &mut ()).err().unwrap();
+        let error =
+            generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut ()).err().unwrap();
         assert!(error.to_string().contains(said), "{error}");
     }
     let trunk = [Program::trunk(engine.config().layers)];
-    assert!(generate(&engine, &trunk, &prompt(&[1]), &good(), &Digits, &mut ()).is_err());
+    assert!(generate(&engine, &Trie::new(&trunk), &prompt(&[1]), &good(), &Digits, &mut ()).is_err());
     assert_eq!(run(&engine, &[], &good()), Vec::<Vec<Generation>>::new());
 }
 

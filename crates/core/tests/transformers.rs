@@ -13,7 +13,7 @@ use std::process::Command;
 use common::{checkout, fixture, shared};
 use ghostlab_core::error::Result;
 use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
-use ghostlab_core::model::{Decoder, Program};
+use ghostlab_core::model::{Decoder, Program, Trie};
 use serde::Deserialize;
 
 /// As the script writes it.
@@ -61,7 +61,7 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
         let (mut tokens, mut ties) = (0, 0);
         for batch in [1, 7, 64] {
             let settings = Settings { batch, ..Settings::greedy(NEW, 200) };
-            let ours = generate(&engine, &program, &prompts, &settings, &Ids, &mut ()).unwrap();
+            let ours = generate(&engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
             for (at, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
                 // Behind a tie the texts are two.
                 let tie = golden.margins.iter().position(|margin| *margin < TIE);

@@ -70,33 +70,24 @@ pub enum Aggregation {
     Ter,
 }
 
-const ALL: [(Aggregation, &str); 13] = [
-    (Aggregation::Mean, "mean"),
-    (Aggregation::Median, "median"),
-    (Aggregation::NanMean, "nanmean"),
-    (Aggregation::Perplexity, "perplexity"),
-    (Aggregation::WeightedPerplexity, "weighted_perplexity"),
-    (Aggregation::BitsPerByte, "bits_per_byte"),
-    (Aggregation::F1, "f1"),
-    (Aggregation::WeightedF1, "weighted_f1"),
-    (Aggregation::Matthews, "matthews_corrcoef"),
-    (Aggregation::Brier, "brier_score"),
-    (Aggregation::Bleu, "bleu"),
-    (Aggregation::Chrf, "chrf"),
-    (Aggregation::Ter, "ter"),
-];
+ghostlab_core::named!(
+    Aggregation:
+    Mean = "mean",
+    Median = "median",
+    NanMean = "nanmean",
+    Perplexity = "perplexity",
+    WeightedPerplexity = "weighted_perplexity",
+    BitsPerByte = "bits_per_byte",
+    F1 = "f1",
+    WeightedF1 = "weighted_f1",
+    Matthews = "matthews_corrcoef",
+    Brier = "brier_score",
+    Bleu = "bleu",
+    Chrf = "chrf",
+    Ter = "ter",
+);
 
 impl Aggregation {
-    /// The one of a name.
-    pub fn named(name: &str) -> Option<Self> {
-        ALL.into_iter().find(|(_, own)| *own == name).map(|(aggregation, _)| aggregation)
-    }
-
-    /// Its name in definitions.
-    pub fn name(self) -> &'static str {
-        ALL.into_iter().find(|(own, _)| *own == self).map_or("", |(_, name)| name)
-    }
-
     /// Whether it takes the same as another.
     pub fn like(self, other: Self) -> bool {
         let sort = |one: Self| match one {

@@ -13,8 +13,7 @@ use ghostlab_core::tasks::python::is_space;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
-use crate::budget::begin;
-use crate::exchange::jinja;
+use crate::exchange::{begin, jinja};
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
 use crate::value::Value;
@@ -46,14 +45,13 @@ impl ChatTemplate {
     /// When the folder has none, or it is none.
     pub fn of_folder(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer_config.json");
-        let bad = |what: &str| Error::bad_input(what.to_owned()).at(path.display().to_string());
+        let bad = |what: &str| Error::bad_input(what).at(path.display());
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
-        let config: Value =
-            serde_json::from_slice(&config).map_err(|error| bad("this is no JSON").found(error.to_string()))?;
+        let config: Value = serde_json::from_slice(&config).map_err(|error| bad("this is no JSON").found(error))?;
         let own = folder.join("chat_template.jinja");
         let (source, place) = if own.exists() {
             let text = String::from_utf8(regular::read(&own)?)
-                .map_err(|_| Error::bad_input("a chat template is no UTF-8").at(own.display().to_string()))?;
+                .map_err(|_| Error::bad_input("a chat template is no UTF-8").at(own.display()))?;
             (text, own.display().to_string())
         } else {
             let text = match config.get("chat_template") {
@@ -96,8 +94,7 @@ impl ChatTemplate {
             environment.add_function("strftime_now", |format: String| strftime(&format, now()));
             environment
         });
-        let environment =
-            compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(place.to_owned()))?;
+        let environment = compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(place))?;
         Ok(Self { environment, source: source.to_owned(), tokens, place: place.to_owned() })
     }
 
@@ -138,7 +135,7 @@ impl ChatTemplate {
         let template = self.environment.get_template("it");
         let text = template
             .and_then(|template| template.render(jinja(&Value::Map(context))))
-            .map_err(|error| explained(&error).at(self.place.clone()))?;
+            .map_err(|error| explained(&error).at(&self.place))?;
         if !continued {
             return Ok(text);
         }
@@ -146,7 +143,7 @@ impl ChatTemplate {
         let at = text.rfind(MARK.trim_end()).filter(|_| self.source.contains("content") && text.contains(content));
         let at = at.ok_or_else(|| {
             Error::bad_input("a chat template does not show the message that is to be continued")
-                .at(self.place.clone())
+                .at(&self.place)
                 .expected(format!("{content:?} as it stands"))
                 .hint("leave out `gen_prefix`, or the chat template")
         })?;

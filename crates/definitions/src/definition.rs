@@ -3,12 +3,11 @@
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::aggregate::Aggregation;
-use crate::column::{self, Column};
 use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
 use crate::prepared::{self, Prepare};
-use crate::source;
+use crate::row::{self, Column};
 use crate::template::Template;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree, hooked, texts, wrong};
@@ -29,7 +28,7 @@ pub struct Data {
 impl Data {
     /// The columns that are read of a table, where they are named.
     pub fn columns(&self) -> Option<Vec<String>> {
-        (!self.fields.is_empty()).then(|| column::names(&self.fields))
+        (!self.fields.is_empty()).then(|| row::names(&self.fields))
     }
 }
 
@@ -234,22 +233,21 @@ impl KeyReader<'_> {
                 }
                 return Err(match &node.tree {
                     Tree::Hook(function) => hooked(name, function, &node.place),
-                    _ => Error::bad_input(format!("`{name}` is not offered"))
-                        .at(node.place.to_string())
-                        .found(node.kind()),
+                    _ => Error::bad_input(format!("`{name}` is not offered")).at(&node.place).found(node.kind()),
                 });
             }
             if !KEYS.contains(&name) && !WITHOUT_EFFECT.contains(&name) && !NOT_OFFERED.contains(&name) {
                 let near = nearest(name, KEYS.into_iter().chain(WITHOUT_EFFECT));
-                let bad = Error::bad_input(format!("`{}` is no key of a task", key.text())).at(node.place.to_string());
+                let bad = Error::bad_input(format!("`{}` is no key of a task", key.text())).at(&node.place);
                 return Err(bad.hint(near.map_or("leave it out".to_owned(), |near| format!("is `{near}` meant?"))));
             }
         }
         if let Some(node) =
             self.node.get("unsafe_code").filter(|node| !matches!(node.tree, Tree::Scalar(Value::Bool(false))))
         {
-            return Err(Error::bad_input("`unsafe_code` is not offered: no code that a model wrote is run")
-                .at(node.place.to_string()));
+            return Err(
+                Error::bad_input("`unsafe_code` is not offered: no code that a model wrote is run").at(&node.place)
+            );
         }
         if let Some((path, node)) = self.other_hook() {
             return Err(hooked(&path, &node.kind().replace("!function ", ""), &node.place));
@@ -288,35 +286,28 @@ impl KeyReader<'_> {
         self.known_keys()?;
         let output = match self.node.get("output_type") {
             None => Output::Generate,
-            Some(node) => match node.text() {
-                Some("loglikelihood") => Output::LogLikelihood,
-                Some("loglikelihood_rolling") => Output::Rolling,
-                Some("multiple_choice") => Output::MultipleChoice,
-                Some("generate_until") => Output::Generate,
-                _ => {
-                    let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
-                    return Err(wrong("output_type", all, node));
-                }
-            },
+            Some(node) => {
+                let known = Output::ALL.into_iter().find(|output| node.text() == Some(output.name()));
+                let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
+                known.ok_or_else(|| wrong("output_type", all, node))?
+            }
         };
         let absent = |key: &str| {
-            Error::bad_input(format!("a task needs `{key}`"))
-                .at(self.node.place.to_string())
-                .expected(format!("`{key}: …`"))
+            Error::bad_input(format!("a task needs `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
         };
         let path = self.text("dataset_path")?.ok_or_else(|| absent("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
             Some(node) if matches!(node.tree, Tree::Map(_)) => {
                 if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
                     let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not offered", key.text()));
-                    return Err(bad.at(odd.place.to_string()).expected(LOADING.join(", ")).found(odd.kind()));
+                    return Err(bad.at(&odd.place).expected(LOADING.join(", ")).found(odd.kind()));
                 }
                 node.plain()?
             }
             Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
             None => Value::Map(Vec::new()),
         };
-        let fields = self.get("columns")?.map(column::columns).transpose()?.unwrap_or_default();
+        let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
         let data = Data { path, name: self.text("dataset_name")?, options, fields };
         let text = self.field("doc_to_text")?.ok_or_else(|| absent("doc_to_text"))?;
         let target = self.field("doc_to_target")?.ok_or_else(|| absent("doc_to_target"))?;
@@ -351,7 +342,7 @@ impl KeyReader<'_> {
             training: self.text("training_split")?,
             validation,
             test,
-            source: source::source(self.node, &keep_rows)?,
+            source: equivalent::said(self.node, &keep_rows)?,
             keep_rows,
             prepare: self.prepare()?,
             output,
@@ -455,8 +446,9 @@ impl KeyReader<'_> {
         let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
         if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))
         {
-            return Err(wrong("filter_list", "take_first, which is all that numbers can be filtered by", node)
-                .found(odd.name.clone()));
+            return Err(
+                wrong("filter_list", "take_first, which is all that numbers can be filtered by", node).found(&odd.name)
+            );
         }
         Ok(pipelines)
     }
@@ -559,7 +551,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let bad = Error::bad_input(format!("`{full}` is no key of examples")).at(node.place.to_string());
+                let bad = Error::bad_input(format!("`{full}` is no key of examples")).at(&node.place);
                 return Err(bad.found(texts(node).join(", ")));
             }
         }

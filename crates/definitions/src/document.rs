@@ -17,11 +17,17 @@ pub struct Columns {
 }
 
 impl Columns {
-    fn raw(&self, document: &Value, name: &str) -> Option<Result<Value>> {
-        self.names.iter().any(|own| own == name).then(|| {
+    /// What a field always is, what its column holds, or what `read` makes of the text that its template prints.
+    fn value(&self, field: &Field, document: &Value, read: impl FnOnce(String) -> Result<Value>) -> Result<Value> {
+        let (template, name) = match field {
+            Field::Fixed(value) => return Ok(value.clone()),
+            Field::Text(template, name) => (template, name),
+        };
+        if self.names.contains(name) {
             let lacking = || Error::bad_input(format!("a document lacks the column `{name}`")).found(document.repr());
-            document.get(name).cloned().ok_or_else(lacking)
-        })
+            return document.get(name).cloned().ok_or_else(lacking);
+        }
+        read(template.render(document)?)
     }
 
     /// `doc_to_text`: a text, or a number where there is a context for each choice.
@@ -29,15 +35,13 @@ impl Columns {
     /// # Errors
     /// When it cannot be made of the document.
     pub fn text(&self, field: &Field, document: &Value) -> Result<Value> {
-        let (template, name) = match field {
-            Field::Fixed(value) => return Ok(value.clone()),
-            Field::Text(template, name) => (template, name),
-        };
-        if let Some(value) = self.raw(document, name) {
-            return value;
-        }
-        let text = template.render(document)?;
-        if self.choices && is_digit(&text) { digits(&text) } else { Ok(Value::Text(text)) }
+        self.value(
+            field,
+            document,
+            |text| {
+                if self.choices && is_digit(&text) { digits(&text) } else { Ok(Value::Text(text)) }
+            },
+        )
     }
 
     /// `doc_to_target`: a text, a number of a choice, or a list of right answers.
@@ -45,19 +49,13 @@ impl Columns {
     /// # Errors
     /// When it cannot be made of the document.
     pub fn target(&self, field: &Field, document: &Value) -> Result<Value> {
-        let (template, name) = match field {
-            Field::Fixed(value) => return Ok(value.clone()),
-            Field::Text(template, name) => (template, name),
-        };
-        if let Some(value) = self.raw(document, name) {
-            return value;
-        }
-        let text = template.render(document)?;
-        if self.choices && is_digit(&text) {
-            return digits(&text);
-        }
-        let list = text.len() >= 2 && text.starts_with('[') && text.ends_with(']');
-        Ok(if list { literal(&text).unwrap_or(Value::Text(text)) } else { Value::Text(text) })
+        self.value(field, document, |text| {
+            if self.choices && is_digit(&text) {
+                return digits(&text);
+            }
+            let list = text.len() >= 2 && text.starts_with('[') && text.ends_with(']');
+            Ok(if list { literal(&text).unwrap_or(Value::Text(text)) } else { Value::Text(text) })
+        })
     }
 
     /// `doc_to_choice`.
@@ -65,20 +63,13 @@ impl Columns {
     /// # Errors
     /// When it cannot be made of the document, or is no list.
     pub fn choices(&self, field: &Field, document: &Value) -> Result<Vec<Value>> {
-        let value = match field {
-            Field::Fixed(value) => value.clone(),
-            Field::Text(template, name) => match self.raw(document, name) {
-                Some(value) => value?,
-                None => {
-                    let text = template.render(document)?;
-                    literal(&text).ok_or_else(|| {
-                        Error::bad_input("`doc_to_choice` does not print a list")
-                            .expected("Python's literal of a list, as ['a', 'b']")
-                            .found(text)
-                    })?
-                }
-            },
-        };
+        let value = self.value(field, document, |text| {
+            literal(&text).ok_or_else(|| {
+                Error::bad_input("`doc_to_choice` does not print a list")
+                    .expected("Python's literal of a list, as ['a', 'b']")
+                    .found(text)
+            })
+        })?;
         match value {
             Value::List(items) if !items.is_empty() => Ok(items),
             other => {

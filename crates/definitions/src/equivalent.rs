@@ -1,5 +1,5 @@
-//! Hooks that say no more than one of our two declarative keys. They are known by the text of their function; Python is
-//! never run.
+//! What a definition's file says, and its hooks that say no more than one of our two declarative keys. They are known by
+//! the text of their function; Python is never run.
 //!
 //! | hook | is |
 //! | --- | --- |
@@ -10,12 +10,13 @@
 
 use std::path::Path;
 
+use ghostlab_core::error::Result;
 use ghostlab_core::files::regular;
 
 use crate::literal::literal;
 use crate::pattern::Pattern;
 use crate::value::Value;
-use crate::yaml::Place;
+use crate::yaml::{Node, Place, Tree};
 
 /// The Python file of a hook and the name of its function.
 fn source(hook: &str, place: &Place) -> Option<(String, String)> {
@@ -155,6 +156,35 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
             _ => None,
         }
     })
+}
+
+/// All that a node says, hooks that are no more than one of our keys as that key, and `kept` as `keep_rows`.
+pub(crate) fn said(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
+    let mut pairs = Vec::new();
+    for (key, node) in node.pairs() {
+        match key.as_text() {
+            Some("process_docs" | "keep_rows") => {}
+            Some("metric_list") => pairs.push((key.clone(), metrics(node)?)),
+            _ => pairs.push((key.clone(), node.plain()?)),
+        }
+    }
+    if !kept.is_empty() {
+        let columns = kept.iter().map(|(column, values)| (Value::from(&**column), Value::List(values.clone())));
+        pairs.push((Value::from("keep_rows"), Value::Map(columns.collect())));
+    }
+    Ok(Value::Map(pairs))
+}
+
+fn metrics(node: &Node) -> Result<Value> {
+    let Tree::List(items) = &node.tree else { return node.plain() };
+    let item = |item: &Node| {
+        let pairs = item.pairs().iter().map(|(key, value)| {
+            let same = matches!(&value.tree, Tree::Hook(hook) if is_weighted_f1(hook, &value.place));
+            Ok((key.clone(), if same { Value::from("weighted_f1") } else { value.plain()? }))
+        });
+        Ok(Value::Map(pairs.collect::<Result<_>>()?))
+    };
+    Ok(Value::List(items.iter().map(item).collect::<Result<_>>()?))
 }
 
 #[cfg(test)]

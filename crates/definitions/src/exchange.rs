@@ -1,9 +1,10 @@
-//! Values to the template engine and back.
+//! Values to the template engine and back, and how much it may print.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use minijinja::value::{Enumerator, Object, ValueKind};
-use minijinja::{Error as JinjaError, ErrorKind, Value as Jinja};
+use minijinja::{Error, ErrorKind, Value as Jinja};
 
 use crate::value::Value;
 
@@ -42,26 +43,49 @@ pub(crate) fn jinja(value: &Value) -> Jinja {
 }
 
 /// A value of a template as Python has it.
-pub(crate) fn python(value: &Jinja) -> std::result::Result<Value, JinjaError> {
+pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
     Ok(match value.kind() {
-        ValueKind::Undefined => return Err(JinjaError::from(ErrorKind::UndefinedError)),
+        ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
         ValueKind::None => Value::None,
         ValueKind::Bool => Value::Bool(value.is_true()),
         ValueKind::Number if value.is_integer() => {
             let number = value.as_i64();
-            Value::Int(
-                number.ok_or_else(|| JinjaError::new(ErrorKind::InvalidOperation, "a number of more than 64 bits"))?,
-            )
+            Value::Int(number.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "a number of more than 64 bits"))?)
         }
         ValueKind::Number => Value::Float(f64::try_from(value.clone())?),
         ValueKind::Seq | ValueKind::Iterable => {
-            Value::List(value.try_iter()?.map(|item| python(&item)).collect::<std::result::Result<_, _>>()?)
+            Value::List(value.try_iter()?.map(|item| python(&item)).collect::<Result<_, _>>()?)
         }
         ValueKind::Map => {
             let pairs = value.try_iter()?.map(|key| Ok((python(&key)?, python(&value.get_item(&key)?)?)));
-            Value::Map(pairs.collect::<std::result::Result<_, JinjaError>>()?)
+            Value::Map(pairs.collect::<Result<_, Error>>()?)
         }
-        ValueKind::Invalid => return Err(JinjaError::new(ErrorKind::InvalidOperation, value.to_string())),
+        ValueKind::Invalid => return Err(Error::new(ErrorKind::InvalidOperation, value.to_string())),
         _ => Value::Text(value.to_string()),
     })
+}
+
+/// Bytes that one rendering may make.
+pub(crate) const MOST_BYTES: usize = 256 << 20;
+
+thread_local! {
+    /// Bytes that values have printed in the rendering of this thread.
+    static PRINTED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Begins a rendering: nothing is printed yet.
+pub(crate) fn begin() {
+    PRINTED.set(0);
+}
+
+/// Counts bytes that a rendering makes.
+///
+/// # Errors
+/// When there are too many.
+pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
+    let all = PRINTED.get().saturating_add(bytes);
+    PRINTED.set(all);
+    let too_many =
+        || Error::new(ErrorKind::InvalidOperation, format!("it makes more than {} MB of text", MOST_BYTES >> 20));
+    if all > MOST_BYTES { Err(too_many()) } else { Ok(()) }
 }

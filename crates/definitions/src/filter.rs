@@ -134,25 +134,18 @@ impl FilterStep {
     }
 
     fn apply(&self, answers: &Value, document: &Value) -> Result<Value> {
-        let each = |change: &dyn Fn(&str) -> Result<String>| {
-            let changed = items(answers)?.into_iter().map(|item| match item {
-                Value::Text(text) => Ok(Value::Text(change(&text)?)),
+        let each_text = |change: fn(&str) -> String| {
+            each(answers, |item| match item {
+                Value::Text(text) => Ok(Value::Text(change(&text))),
                 other => Err(Error::job("a filter of texts got something else").found(other.repr())),
-            });
-            Ok(Value::List(changed.collect::<Result<_>>()?))
+            })
         };
         match self {
-            Self::Regex(extraction) => {
-                let found = items(answers)?.into_iter().map(|item| {
-                    let found = extraction.find(item.as_text().unwrap_or(""))?;
-                    Ok(Value::Text(
-                        found
-                            .filter(|(part, tuple)| !(*tuple && part.is_empty()))
-                            .map_or_else(|| extraction.fallback.clone(), |(part, _)| part),
-                    ))
-                });
-                Ok(Value::List(found.collect::<Result<_>>()?))
-            }
+            Self::Regex(extraction) => each(answers, |item| {
+                let found = extraction.find(item.as_text().unwrap_or(""))?;
+                let found = found.filter(|(part, tuple)| !(*tuple && part.is_empty()));
+                Ok(Value::Text(found.map_or_else(|| extraction.fallback.clone(), |(part, _)| part)))
+            }),
             Self::Choice { own, lower, bare, ignored } => choice(own, *lower, *bare, ignored, answers, document),
             Self::TakeFirst => {
                 let first = items(answers)?.into_iter().next();
@@ -179,17 +172,20 @@ impl FilterStep {
                     .map(|winner| Value::List(vec![winner]))
                     .ok_or_else(|| Error::job("there is no answer to vote for"))
             }
-            Self::Strip => each(&|text| Ok(strip(text).to_owned())),
-            Self::Lower => each(&|text| Ok(text.to_lowercase())),
-            Self::Upper => each(&|text| Ok(text.to_uppercase())),
-            Self::Map { pairs, other } => {
-                let mapped = items(answers)?.into_iter().map(|item| {
-                    pairs.iter().find(|(key, _)| *key == item).map_or_else(|| other.clone(), |(_, value)| value.clone())
-                });
-                Ok(Value::List(mapped.collect()))
-            }
+            Self::Strip => each_text(|text| strip(text).to_owned()),
+            Self::Lower => each_text(str::to_lowercase),
+            Self::Upper => each_text(str::to_uppercase),
+            Self::Map { pairs, other } => each(answers, |item| {
+                let found = pairs.iter().find(|(key, _)| *key == item);
+                Ok(found.map_or_else(|| other.clone(), |(_, value)| value.clone()))
+            }),
         }
     }
+}
+
+/// What becomes of each answer.
+fn each(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
+    Ok(Value::List(items(answers)?.into_iter().map(change).collect::<Result<_>>()?))
 }
 
 /// What Python iterates over: the items of a list, the characters of a text.
@@ -218,7 +214,7 @@ fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     let groups = usize::try_from(at).ok().and_then(|at| all.get(at)).ok_or_else(|| {
         Error::job("`group_select` is beyond the matches")
             .expected(format!("at most {} matches are needed", all.len()))
-            .found(select.to_string())
+            .found(select)
     })?;
     let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));
     Ok(Some((part.to_owned(), groups.len() > 1 && groups.iter().all(String::is_empty))))
@@ -257,7 +253,7 @@ fn choice(
     let by_text = Pattern::new(&texts.iter().map(|text| escaped(text)).collect::<Vec<_>>().join("|"))?;
     let letters = (0..texts.len()).map(|at| escaped(&letter(at))).collect::<Vec<_>>().join("|");
     let by_letter = Pattern::new(&format!(r":[\s]*({letters})"))?;
-    let found = items(answers)?.into_iter().map(|answer| {
+    each(answers, |answer| {
         let answer = answer.as_text().unwrap_or("");
         let named = |part: String, places: &dyn Fn(&str) -> Option<usize>| match places(&part) {
             Some(at) if !part.is_empty() => format!("({})", letter(at)),
@@ -275,8 +271,7 @@ fn choice(
             part = named(found, &|part| (0..texts.len()).find(|at| letter(*at) == part));
         }
         Ok(Value::Text(if part.is_empty() { own.fallback.clone() } else { part }))
-    });
-    Ok(Value::List(found.collect::<Result<_>>()?))
+    })
 }
 
 /// Options of a filter; what is not asked for is refused.
@@ -302,10 +297,9 @@ impl FilterOptions<'_> {
     fn patterns(&mut self, key: &'static str) -> Result<Vec<Pattern>> {
         match self.get(key) {
             None | Some(Value::None) => Ok(Vec::new()),
-            Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => all
-                .iter()
-                .map(|one| Pattern::new(&one.text()).map_err(|error| error.at(self.node.place.to_string())))
-                .collect(),
+            Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => {
+                all.iter().map(|one| Pattern::new(&one.text()).map_err(|error| error.at(&self.node.place))).collect()
+            }
             Some(_) => Err(wrong(key, "a list of regular expressions", self.node)),
         }
     }

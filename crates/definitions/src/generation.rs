@@ -99,7 +99,7 @@ fn number(key: &str, value: &Value) -> Result<f64> {
 }
 
 fn wrong(key: &str, expected: &str, found: &Value) -> Error {
-    Error::bad_input(format!("`generation_kwargs.{key}` is not run")).expected(expected.to_owned()).found(found.repr())
+    Error::bad_input(format!("`generation_kwargs.{key}` is not run")).expected(expected).found(found.repr())
 }
 
 #[cfg(test)]

@@ -7,18 +7,16 @@
 //! | files | what |
 //! | --- | --- |
 //! | [`value`], [`literal`], [`yaml`], [`pattern`] | Python's values, its literals, its YAML, its regular expressions |
-//! | [`row`], [`column`], [`prepared`] | a row with its place, what is checked of it, what is added to it |
-//! | `budget`, `exchange`, `method`, [`template`] | Jinja as Python prints it |
+//! | [`row`], [`prepared`] | a row with its place, what is checked of it, what is added to it |
+//! | `exchange`, `method`, [`template`] | Jinja as Python prints it |
 //! | [`generation`] | what a generation is told |
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
 //! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, what it is; files, groups and tags |
-//! | `parquet`, [`rows`], `kept`, [`document`], [`shots`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
+//! | `parquet`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
 //! | [`tokens`], [`native`] | requests as token ids; the nine tasks of the paper, which are definitions of our own in `tasks/` |
 
 pub mod aggregate;
-mod budget;
 pub mod chat;
-pub mod column;
 mod content;
 pub mod definition;
 pub mod document;
@@ -27,7 +25,6 @@ pub mod equivalent;
 mod exchange;
 pub mod filter;
 pub mod generation;
-mod kept;
 pub mod library;
 pub mod literal;
 mod method;
@@ -40,8 +37,6 @@ pub mod prompt;
 pub mod results;
 pub mod row;
 pub mod rows;
-pub mod shots;
-mod source;
 pub mod task;
 pub mod template;
 pub mod tokens;

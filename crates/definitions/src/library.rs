@@ -150,7 +150,7 @@ impl Library {
             for (task, node) in nodes.tasks {
                 if let Some(other) = sources.get(&task) {
                     let same = Error::bad_input(format!("the task `{task}` is asked for twice"));
-                    return Err(same.at(node.place.to_string()).found(format!("in `{other}` and in `{name}`")));
+                    return Err(same.at(&node.place).found(format!("in `{other}` and in `{name}`")));
                 }
                 selection.tasks.push(Definition::read(&node)?);
                 sources.insert(task, (*name).to_owned());
@@ -194,7 +194,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     let whole = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
     if !seen.insert(whole) {
         return Err(Error::bad_input("a definition includes a file that it has included already")
-            .at(path.display().to_string())
+            .at(path.display())
             .hint("include each file once"));
     }
     let mut own = read_file(path)?;
@@ -206,7 +206,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
             return Err(wrong("include", "a file, or a list of files", name));
         };
         let base = path.parent().unwrap_or_else(|| Path::new("."));
-        let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(include.place.to_string()))?;
+        let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(&include.place))?;
         other.take("task_list");
         merged.set_all(&other);
     }
@@ -279,7 +279,7 @@ impl Nodes<'_> {
 
     fn group(&mut self, name: &str, node: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         if depth > DEEPEST {
-            return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(node.place.to_string()));
+            return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(&node.place));
         }
         let place = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
@@ -311,7 +311,7 @@ impl Nodes<'_> {
     fn member(&mut self, group: &str, member: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         let library = self.library;
         if let Some(name) = member.text() {
-            let entry = library.entries.get(name).ok_or_else(|| self.unknown(name).at(member.place.to_string()))?;
+            let entry = library.entries.get(name).ok_or_else(|| self.unknown(name).at(&member.place))?;
             return self.entry(name, entry, overrides, depth + 1);
         }
         let mut own = overrides.clone();
@@ -333,7 +333,7 @@ impl Nodes<'_> {
             Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
                 // The harness would give all of them the tag's name.
                 Err(Error::bad_input(format!("overrides for the tag `{name}` cannot be given in a group"))
-                    .at(member.place.to_string())
+                    .at(&member.place)
                     .hint("name the tasks one by one, or set the overrides for the whole group"))
             }
             Some(entry) => {

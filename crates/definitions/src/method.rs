@@ -4,8 +4,7 @@ use ghostlab_core::tasks::python::{capitalize, is_space, words};
 use minijinja::value::{ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value as Jinja};
 
-use crate::budget::printed;
-use crate::exchange::{jinja, python};
+use crate::exchange::{jinja, printed, python};
 use crate::value::Value;
 
 /// All names that [`call`] knows.

@@ -96,17 +96,13 @@ pub struct Matching {
     numbers: bool,
 }
 
-impl Output {
-    /// Its name in definitions.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::LogLikelihood => "loglikelihood",
-            Self::Rolling => "loglikelihood_rolling",
-            Self::MultipleChoice => "multiple_choice",
-            Self::Generate => "generate_until",
-        }
-    }
-}
+ghostlab_core::names!(
+    Output:
+    LogLikelihood = "loglikelihood",
+    Rolling = "loglikelihood_rolling",
+    MultipleChoice = "multiple_choice",
+    Generate = "generate_until",
+);
 
 impl Kind {
     /// Its name in definitions.
@@ -145,7 +141,8 @@ impl Metric {
                     return Err(hooked(&format!("metric_list.{}", key.text()), hook, &value.place));
                 }
                 ("aggregation", _) => {
-                    let aggregation = value.text().and_then(Aggregation::named).filter(|one| one.like(entry.2));
+                    let aggregation =
+                        value.text().and_then(|name| name.parse().ok()).filter(|one: &Aggregation| one.like(entry.2));
                     metric.aggregation = aggregation.ok_or_else(|| {
                         wrong(
                             "aggregation",
@@ -157,18 +154,16 @@ impl Metric {
                 ("higher_is_better", Tree::Scalar(Value::Bool(higher))) => metric.higher_is_better = *higher,
                 ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
                 ("hf_evaluate", _) => {
-                    return Err(Error::bad_input("metrics of Hugging Face's `evaluate` are not offered")
-                        .at(value.place.to_string()));
+                    return Err(
+                        Error::bad_input("metrics of Hugging Face's `evaluate` are not offered").at(&value.place)
+                    );
                 }
                 // Of metrics that take none the harness drops them.
                 ("weight_by_size" | "average", _) if !compares => {}
                 ("regexes_to_ignore", Tree::List(items)) if compares => {
                     for item in items {
                         let source = item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of texts", item))?;
-                        metric
-                            .matching
-                            .patterns
-                            .push(Pattern::new(source).map_err(|error| error.at(item.place.to_string()))?);
+                        metric.matching.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.place))?);
                     }
                 }
                 ("regexes_to_ignore", Tree::Scalar(Value::None)) if compares => {}

@@ -21,7 +21,7 @@ pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Res
     let choose = |names: &[&str]| match columns {
         None => Ok(names.iter().map(|name| (*name).to_owned()).collect()),
         Some(columns) => match columns.iter().find(|name| !names.contains(&name.as_str())) {
-            Some(name) => Err(absent(name, names.iter().copied()).at(path.display().to_string())),
+            Some(name) => Err(absent(name, names.iter().copied()).at(path.display())),
             None => Ok(columns),
         },
     };

@@ -1,21 +1,13 @@
 //! Python's regular expressions on an engine of Rust: the pattern is rewritten where the two differ.
 
-use std::fmt;
-
 use fancy_regex::Regex;
 use ghostlab_core::error::{Error, Result};
 
 /// A pattern of Python's `re`, without flags but those written in it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Pattern {
     source: String,
     regex: Regex,
-}
-
-impl fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pattern({:?})", self.source)
-    }
 }
 
 impl Pattern {
@@ -25,9 +17,7 @@ impl Pattern {
     /// When it is none, or needs what is not offered here.
     pub fn new(source: &str) -> Result<Self> {
         let regex = Regex::new(&rewritten(source)).map_err(|error| {
-            Error::bad_input("this is no regular expression that can be used here")
-                .found(source.to_owned())
-                .hint(error.to_string())
+            Error::bad_input("this is no regular expression that can be used here").found(source).hint(error)
         })?;
         Ok(Self { source: source.to_owned(), regex })
     }
@@ -67,9 +57,7 @@ impl Pattern {
         let mut at = 0;
         while at <= text.len() {
             let found = self.regex.captures_from_pos(text, at).map_err(|error| {
-                Error::job("a regular expression did not come to an end")
-                    .found(self.source.clone())
-                    .hint(error.to_string())
+                Error::job("a regular expression did not come to an end").found(&self.source).hint(error)
             })?;
             let Some(captures) = found else { break };
             let Some((start, end)) = captures.get(0).map(|whole| (whole.start(), whole.end())) else { break };

@@ -12,7 +12,7 @@ use crate::value::Value;
 type Added = Vec<(&'static str, Value)>;
 
 /// A way to prepare rows.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Prepare {
     /// What definitions call it.
     pub name: &'static str,
@@ -27,12 +27,6 @@ pub const ALL: [Prepare; 5] = [
     Prepare { name: "race", make: race },
     Prepare { name: "race_v2", make: race_v2 },
 ];
-
-impl std::fmt::Debug for Prepare {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
-}
 
 impl Prepare {
     /// Adds what it makes of a row to it.

@@ -53,8 +53,8 @@ pub struct Judged {
 pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
     if requests.len() != answers.len() {
         return Err(Error::bad_input("there are not as many answers as requests")
-            .expected(requests.len().to_string())
-            .found(answers.len().to_string()));
+            .expected(requests.len())
+            .found(answers.len()));
     }
     let mut rest = answers;
     let of_document = |requests: &[Request]| {

@@ -1,4 +1,4 @@
-//! Rows of a data set: a trait that others implement, and files of this machine.
+//! Rows of a data set: a trait that others implement, files of this machine, and the rows that a definition keeps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use ghostlab_core::tasks::split_files;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::definition::Data;
+use crate::definition::{Data, Definition};
 use crate::parquet;
 use crate::row::Row;
 use crate::value::Value;
@@ -28,31 +28,6 @@ pub trait Rows {
     /// # Errors
     /// When the data set, its configuration or the split is not there, or cannot be read.
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>>;
-}
-
-/// Files of a folder, one for each split: `test.jsonl` or `test.json`, in a folder of the data set's name where there is one.
-#[derive(Debug, Clone)]
-pub struct LocalRows {
-    /// The folder.
-    pub folder: PathBuf,
-}
-
-impl Rows for LocalRows {
-    fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
-        let own =
-            [data.path.as_str(), data.name.as_deref().unwrap_or("")].iter().fold(self.folder.clone(), |path, part| {
-                let inner = path.join(part);
-                if !part.is_empty() && !part.contains("..") && inner.is_dir() { inner } else { path }
-            });
-        let path =
-            ["jsonl", "json"].map(|end| own.join(format!("{split}.{end}"))).into_iter().find(|path| path.is_file());
-        let path = path.ok_or_else(|| {
-            Error::missing(format!("the data set has no split `{split}` here"))
-                .at(own.display().to_string())
-                .expected(format!("{split}.jsonl or {split}.json"))
-        })?;
-        table(&path, data.columns())
-    }
 }
 
 /// Files by the names of their splits.
@@ -203,7 +178,7 @@ fn lines(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
 fn list(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
     let value: Value = FILES
         .json(bytes, "text", |error| format!("line {}, column {}", error.line(), error.column()))
-        .map_err(|error| error.at(path.display().to_string()))?;
+        .map_err(|error| error.at(path.display()))?;
     let Value::List(values) = value else { return Err(bad("the file is not a list of rows", path)) };
     values.into_iter().zip(1..).map(|(value, number)| row(value, format!("{}, row {number}", path.display()))).collect()
 }
@@ -236,3 +211,35 @@ fn fill(rows: &mut [Row]) {
 #[cfg(test)]
 #[path = "rows_tests.rs"]
 mod tests;
+
+/// Rows with the columns that the definition names, and those that it adds.
+///
+/// # Errors
+/// A row that has not what is to be in its columns.
+pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Vec<Row>> {
+    let place = |error: Error| error.at(format!("task {}", definition.name));
+    for row in &mut rows {
+        definition.data.fields.iter().try_for_each(|column| column.check(row)).map_err(place)?;
+        if let Some(prepare) = definition.prepare {
+            prepare.apply(row).map_err(place)?;
+        }
+    }
+    Ok(rows)
+}
+
+/// The rows of a split that the definition keeps.
+///
+/// # Errors
+/// When they cannot be read, or one lacks a column that they are kept by.
+pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
+    let place = |error: Error| error.at(format!("task {}", definition.name));
+    let mut documents = rows.rows(&definition.data, split).map_err(place)?;
+    for (column, wanted) in &definition.keep_rows {
+        if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
+            let bad = Error::bad_input(format!("`keep_rows` names the column `{column}`, which a row does not have"));
+            return Err(place(bad.at(&odd.place).found(odd.value.repr())));
+        }
+        documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));
+    }
+    Ok(documents)
+}

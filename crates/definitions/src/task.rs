@@ -7,12 +7,10 @@ use rayon::prelude::*;
 use crate::chat::ChatTemplate;
 use crate::definition::Definition;
 use crate::document::Columns;
-use crate::kept::{kept, prepared};
 use crate::metric::{Kind, Output};
-use crate::prompt::{Message, Role, Turn, choice, delimited, ends_blank, in_one_turn, plain};
+use crate::prompt::{Message, Pool, Role, Turn, choice, delimited, ends_blank, in_one_turn, plain};
 use crate::row::Row;
-use crate::rows::Rows;
-use crate::shots::Pool;
+use crate::rows::{Rows, kept, prepared};
 use crate::value::Value;
 
 /// The seed of the harness' draws, where nobody says otherwise.
@@ -157,7 +155,7 @@ impl Task {
             several_contexts = text.as_int().is_some();
             if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
                 let bad = Error::bad_input("the answer is the number of no choice");
-                return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number.to_string())));
+                return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number)));
             }
             if let Some(odd) = choices.iter().find(|one| one.as_text().is_none_or(str::is_empty)) {
                 return Err(place(Error::bad_input("a choice is empty, or no text").found(odd.repr())));

@@ -10,8 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
-use crate::budget::{MOST_BYTES, begin, printed};
-use crate::exchange::{jinja, python};
+use crate::exchange::{MOST_BYTES, begin, jinja, printed, python};
 use crate::method::{self, METHODS};
 use crate::pattern::Pattern;
 use crate::value::Value;
@@ -87,9 +86,9 @@ impl Template {
             environment.remove_global("namespace");
             environment
         });
-        bounded(source).map_err(|error| error.at(place.to_string()))?;
-        let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(place.to_string()))?;
-        known_names(&environment, source).map_err(|error| error.at(place.to_string()))?;
+        bounded(source).map_err(|error| error.at(place))?;
+        let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(place))?;
+        known_names(&environment, source).map_err(|error| error.at(place))?;
         Ok(Self { environment, source: source.to_owned(), place: place.clone() })
     }
 
@@ -98,11 +97,10 @@ impl Template {
     /// # Errors
     /// When the document lacks a column, the template raises, or does not come to an end.
     pub fn render(&self, document: &Value) -> Result<String> {
-        let template =
-            self.environment.get_template("it").map_err(|error| explained(&error).at(self.place.to_string()))?;
+        let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
         begin();
         template.render(jinja(document)).map_err(|error| {
-            let Value::Map(pairs) = document else { return explained(&error).at(self.place.to_string()) };
+            let Value::Map(pairs) = document else { return explained(&error).at(&self.place) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
             let named: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
             let absent: Vec<String> = named
@@ -112,10 +110,10 @@ impl Template {
                 })
                 .collect();
             if error.kind() != ErrorKind::UndefinedError || absent.is_empty() {
-                return explained(&error).at(self.place.to_string());
+                return explained(&error).at(&self.place);
             }
             Error::bad_input("a template reads a column that the document does not have")
-                .at(self.place.to_string())
+                .at(&self.place)
                 .expected(format!("one of {}", columns.join(", ")))
                 .found(absent.join(", "))
                 .hint("the data set's columns may have changed, or another `dataset_name` has them")

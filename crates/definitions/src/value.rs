@@ -100,67 +100,42 @@ impl Value {
 
     /// What Python's `json.dumps(value, ensure_ascii=False)` gives; over several lines where an indent is given.
     pub fn json(&self, indent: Option<usize>) -> String {
-        let mut out = String::new();
-        self.write_json(&mut out, indent, 0);
-        out
+        self.json_at(indent, 0)
     }
 
-    fn write_json(&self, out: &mut String, indent: Option<usize>, depth: usize) {
-        let line = |out: &mut String, depth: usize| {
-            if let Some(indent) = indent {
-                out.push('\n');
-                out.push_str(&" ".repeat(indent * depth));
-            }
+    fn json_at(&self, indent: Option<usize>, depth: usize) -> String {
+        let line = |depth: usize| indent.map_or_else(String::new, |indent| format!("\n{}", " ".repeat(indent * depth)));
+        let around = |open: char, items: Vec<String>, close: char| {
+            let comma = format!("{}{}", if indent.is_some() { "," } else { ", " }, line(depth + 1));
+            format!("{open}{}{}{}{close}", line(depth + 1), items.join(&comma), line(depth))
         };
-        let comma = if indent.is_some() { "," } else { ", " };
         match self {
-            Self::None => out.push_str("null"),
-            Self::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
-            Self::Float(number) if number.is_nan() => out.push_str("NaN"),
+            Self::None => "null".to_owned(),
+            Self::Bool(truth) => truth.to_string(),
+            Self::Float(number) if number.is_nan() => "NaN".to_owned(),
             Self::Float(number) if number.is_infinite() => {
-                out.push_str(if *number > 0.0 { "Infinity" } else { "-Infinity" });
+                format!("{}Infinity", if *number > 0.0 { "" } else { "-" })
             }
-            Self::Int(_) | Self::Float(_) => out.push_str(&self.repr()),
+            Self::Int(_) | Self::Float(_) => self.repr(),
             // serde_json escapes as Python does but for DEL, which neither escapes.
-            Self::Text(text) => out.push_str(&serde_json::Value::from(text.as_str()).to_string()),
-            Self::List(items) if items.is_empty() => out.push_str("[]"),
-            Self::Map(pairs) if pairs.is_empty() => out.push_str("{}"),
-            Self::List(items) => {
-                out.push('[');
-                for (at, item) in items.iter().enumerate() {
-                    out.push_str(if at > 0 { comma } else { "" });
-                    line(out, depth + 1);
-                    item.write_json(out, indent, depth + 1);
-                }
-                line(out, depth);
-                out.push(']');
-            }
+            Self::Text(text) => serde_json::Value::from(text.as_str()).to_string(),
+            Self::List(items) if items.is_empty() => "[]".to_owned(),
+            Self::Map(pairs) if pairs.is_empty() => "{}".to_owned(),
+            Self::List(items) => around('[', items.iter().map(|item| item.json_at(indent, depth + 1)).collect(), ']'),
             Self::Map(pairs) => {
-                out.push('{');
-                for (at, (key, value)) in pairs.iter().enumerate() {
-                    out.push_str(if at > 0 { comma } else { "" });
-                    line(out, depth + 1);
+                let pair = |(key, value): &(Self, Self)| {
                     let key = if key.as_text().is_some() { key.text() } else { key.json(None) };
-                    out.push_str(&serde_json::Value::from(key).to_string());
-                    out.push_str(": ");
-                    value.write_json(out, indent, depth + 1);
-                }
-                line(out, depth);
-                out.push('}');
+                    format!("{}: {}", serde_json::Value::from(key), value.json_at(indent, depth + 1))
+                };
+                around('{', pairs.iter().map(pair).collect(), '}')
             }
         }
     }
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
+impl<T: Into<String>> From<T> for Value {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
     }
 }
 

@@ -147,7 +147,7 @@ impl Node {
 pub(crate) fn hooked(key: &str, function: &str, place: &Place) -> Error {
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
     Error::bad_input(format!("{what}, and definitions are read without Python"))
-        .at(place.to_string())
+        .at(place)
         .expected("a value, a template or a declarative key")
         .found(format!("!function {function}"))
         .hint("`keep_rows` keeps the rows of one value, `aggregation: weighted_f1` is the weighted F1")
@@ -156,7 +156,7 @@ pub(crate) fn hooked(key: &str, function: &str, place: &Place) -> Error {
 /// A key's value is of another kind than it has to be.
 pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
     let bad = Error::bad_input(format!("`{key}` has a value that it cannot have"));
-    bad.at(node.place.to_string()).expected(expected).found(node.kind())
+    bad.at(&node.place).expected(expected).found(node.kind())
 }
 
 /// A text, or a list of texts.
@@ -173,12 +173,12 @@ pub(crate) fn texts(node: &Node) -> Vec<String> {
 /// When it cannot be read, is no YAML, or is no mapping.
 pub fn read_file(path: &Path) -> Result<Node> {
     let text = String::from_utf8(regular::read(path)?)
-        .map_err(|_| Error::bad_input("a definition is no UTF-8").at(path.display().to_string()))?;
+        .map_err(|_| Error::bad_input("a definition is no UTF-8").at(path.display()))?;
     let root = parse(text.trim_start_matches('\u{feff}'), &path.display().to_string())?;
     match root.tree {
         Tree::Map(_) => Ok(root),
         _ => Err(Error::bad_input("a definition is a mapping of keys")
-            .at(root.place.to_string())
+            .at(&root.place)
             .expected("`task: name` or `group: name`")
             .found(root.kind())),
     }

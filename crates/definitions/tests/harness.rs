@@ -9,9 +9,34 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::DocumentLimit;
-use ghostlab_definitions::rows::LocalRows;
-use ghostlab_definitions::{Ask, ChatTemplate, Library, Request, Setting, Task, edits, translation};
+use ghostlab_definitions::definition::Data;
+use ghostlab_definitions::rows::table;
+use ghostlab_definitions::{Ask, ChatTemplate, Library, Request, Row, Rows, Setting, Task, edits, translation};
+
+/// Files of a folder, one for each split: `test.jsonl` or `test.json`, in a folder of the data set's name where there is one.
+struct LocalRows {
+    folder: PathBuf,
+}
+
+impl Rows for LocalRows {
+    fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
+        let own =
+            [data.path.as_str(), data.name.as_deref().unwrap_or("")].iter().fold(self.folder.clone(), |path, part| {
+                let inner = path.join(part);
+                if !part.is_empty() && !part.contains("..") && inner.is_dir() { inner } else { path }
+            });
+        let path =
+            ["jsonl", "json"].map(|end| own.join(format!("{split}.{end}"))).into_iter().find(|path| path.is_file());
+        let path = path.ok_or_else(|| {
+            Error::missing(format!("the data set has no split `{split}` here"))
+                .at(own.display().to_string())
+                .expected(format!("{split}.jsonl or {split}.json"))
+        })?;
+        table(&path, data.columns())
+    }
+}
 
 fn python() -> Option<PathBuf> {
     match std::env::var_os("GHOSTLAB_PYTHON") {

@@ -9,8 +9,7 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::write_atomically;
 use ghostlab_core::files::owner::Owner;
 
-use crate::hash::{BlobName, Commit};
-use crate::name::FileName;
+use crate::name::{BlobName, Commit, FileName};
 use crate::repo::{Repo, Source};
 
 /// A folder with what was fetched, by this program or by Python.
@@ -118,7 +117,7 @@ impl Cache {
             path.push(part);
             if fs::symlink_metadata(&path).is_ok_and(|about| about.is_symlink()) {
                 return Err(Error::bad_input("a folder of the cache is a link")
-                    .at(path.display().to_string())
+                    .at(path.display())
                     .expected("a folder: what is written below it would land elsewhere")
                     .found(fs::read_link(&path).map_or("a link".to_owned(), |to| format!("a link to {}", to.display())))
                     .hint("remove the link; HF_HUB_CACHE moves the whole cache to another place"));
@@ -158,8 +157,8 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
 /// The cache cannot be written to.
 pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     let refused = Error::missing(format!("the hub's cache cannot be written to: cannot {verb} this"))
-        .at(path.display().to_string())
-        .found(error.to_string());
+        .at(path.display())
+        .found(error);
     refused.hint(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "the disk is full: free some room; what came is kept, and the same command goes on there"

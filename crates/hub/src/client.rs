@@ -1,7 +1,8 @@
 //! Requests to the hub. Redirects are followed by hand, so that the token goes to the hub's own host and to nobody else.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ use ghostlab_core::error::{Error, Result};
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, ETAG, HeaderMap, IF_RANGE, LOCATION, RANGE};
 use reqwest::{Client, Method, Response, Url};
 use tokio::runtime::Runtime;
+use tokio::time::{sleep, timeout};
 
 use crate::answer::{Asked, RequestFailure};
 use crate::cache::Cache;
 use crate::event::{Event, Reporter};
-use crate::hash::BlobName;
+use crate::name::BlobName;
 use crate::repo::Source;
 use crate::settings::HubSettings;
-use crate::wait::{WaitEnd, pause, within};
 
 /// Redirects in a row.
 const MOST_HOPS: usize = 10;
@@ -54,7 +55,7 @@ pub(crate) struct HubRequest<'a> {
     /// The ETag that the hub gives the file, and the one that the host which serves it gave its first bytes: each is asked
     /// by its own.
     pub(crate) etag: Option<&'a BlobName>,
-    pub(crate) elsewhere: Option<&'a str>,
+    pub(crate) elsewhere: Option<String>,
     pub(crate) asked: Asked<'a>,
 }
 
@@ -99,7 +100,7 @@ impl Hub {
         if let Some(connection) = self.connection.get() {
             return Ok(connection);
         }
-        let failed = |error: &dyn std::fmt::Display| Error::job("cannot open connections").found(error.to_string());
+        let failed = |error: &dyn std::fmt::Display| Error::job("cannot open connections").found(error);
         // The client takes the process's provider of TLS; a second call finds the first one's.
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder()
@@ -123,7 +124,7 @@ impl Hub {
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/{path}"))
-            .map_err(|error| Error::bad_input("this makes no address").at(path).found(error.to_string()))
+            .map_err(|error| Error::bad_input("this makes no address").at(path).found(error))
     }
 
     /// Whether an address is the hub's own: only there the token goes.
@@ -147,11 +148,8 @@ impl Hub {
             }
             if request.from > 0 {
                 ask = ask.header(RANGE, format!("bytes={}-", request.from));
-                let validator = if own {
-                    request.etag.map(|etag| format!("\"{etag}\""))
-                } else {
-                    request.elsewhere.map(str::to_owned)
-                };
+                let validator =
+                    if own { request.etag.map(|etag| format!("\"{etag}\"")) } else { request.elsewhere.clone() };
                 if let Some(validator) = validator {
                     ask = ask.header(IF_RANGE, validator);
                 }
@@ -226,7 +224,7 @@ impl Hub {
         };
         *tries += 1;
         let patience = &self.settings.patience;
-        let gave_up = || Error::missing("the hub could not be reached").at(asked.place()).found(why.clone());
+        let gave_up = || Error::missing("the hub could not be reached").at(asked.place()).found(&why);
         if *tries >= patience.attempts {
             let error = gave_up().expected(format!("an answer within {} attempts", patience.attempts));
             return Err(error.hint("what came is kept: the same command goes on there"));
@@ -296,4 +294,51 @@ fn jittered(time: Duration) -> Duration {
 /// The file's name in messages and events, shared by the tasks that bring it.
 pub(crate) fn shown(source: &Source, name: &crate::FileName) -> Arc<str> {
     format!("{}/{name}", source.repo).into()
+}
+
+/// How often it is looked whether to stop.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Why there is no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitEnd {
+    Stopped,
+    TooLong,
+}
+
+/// The result of a future, unless it takes longer than `limit` or `stop` is set.
+pub(crate) async fn within<T>(
+    stop: &AtomicBool,
+    limit: Duration,
+    future: impl Future<Output = T>,
+) -> Result<T, WaitEnd> {
+    let (mut future, end) = (pin!(future), Instant::now() + limit);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if let Ok(result) = timeout(TICK.min(left), &mut future).await {
+            return Ok(result);
+        }
+        if stop.load(Relaxed) {
+            return Err(WaitEnd::Stopped);
+        }
+        if left.is_zero() {
+            return Err(WaitEnd::TooLong);
+        }
+    }
+}
+
+/// Waits so long; whether nobody said to stop.
+pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
+    within(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
+}
+
+/// Until something is true, with looks in growing distance; whether nobody said to stop.
+pub(crate) async fn until(stop: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
+    while !done() {
+        if stop.load(Relaxed) {
+            return false;
+        }
+        sleep(TICK).await;
+    }
+    true
 }

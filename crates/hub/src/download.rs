@@ -9,13 +9,12 @@ use reqwest::{Method, StatusCode};
 
 use crate::answer::{Asked, RequestFailure};
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, HubRequest, Reply, Watch, brought, shown, stopped};
+use crate::client::{Hub, HubRequest, Reply, Watch, brought, shown, stopped, until};
 use crate::event::Event;
-use crate::hash::{BlobName, bare};
 use crate::listing::encoded;
+use crate::name::{BlobName, bare};
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
-use crate::wait::until;
 
 /// What the hub says of a file.
 struct FileHead {
@@ -29,8 +28,6 @@ struct Transfer<'a> {
     part: PartialFile,
     expected: Expected,
     file: &'a str,
-    /// The ETag of the host that serves it, where that is not the hub.
-    elsewhere: Option<String>,
     /// Whether the last answer began anew with other bytes than came: once that is somebody in between, who knows nothing
     /// of the file.
     doubted: bool,
@@ -74,8 +71,7 @@ impl Hub {
             watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =
                 HubRequest { method: Method::GET, url, from: 0, etag: Some(&about.etag), elsewhere: None, asked };
-            let mut stream =
-                Transfer { request, part, expected: expected.clone(), file: &shown, elsewhere: None, doubted: false };
+            let mut stream = Transfer { request, part, expected: expected.clone(), file: &shown, doubted: false };
             came = self.stream(&mut stream, watch).await?;
             stream.part.publish(&blob)?;
         }
@@ -84,7 +80,7 @@ impl Hub {
         let bytes = expected.bytes.unwrap_or(came);
         watch.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
         let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
-        let path = path.ok_or_else(|| Error::damaged("a file is not where it was just put").at(shown.to_string()))?;
+        let path = path.ok_or_else(|| Error::damaged("a file is not where it was just put").at(shown))?;
         Ok((path, came))
     }
 
@@ -180,17 +176,8 @@ impl Hub {
         if stream.expected.bytes == Some(from) {
             return Ok(());
         }
-        let asked = stream.request.asked;
-        let elsewhere = stream.elsewhere.clone();
-        let request = HubRequest {
-            from,
-            elsewhere: elsewhere.as_deref(),
-            url: stream.request.url.clone(),
-            method: Method::GET,
-            etag: stream.request.etag,
-            asked,
-        };
-        let mut reply = match self.once(&request, watch).await {
+        stream.request.from = from;
+        let mut reply = match self.once(&stream.request, watch).await {
             Err(RequestFailure::Range) => {
                 self.restart(stream, "the host has nothing after what came", watch).map_err(RequestFailure::Final)?;
                 return Err(RequestFailure::again("nothing after what came"));
@@ -208,7 +195,7 @@ impl Hub {
         };
         if !reply.at_hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
-            stream.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
+            stream.request.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
         let stall = self.settings.patience.stall;
         while let Some(chunk) = brought(reply.response.chunk(), stall, "it stalled", watch).await? {
@@ -280,7 +267,8 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     {
         return Err(other("its length is", expected, found));
     }
-    let known = if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.elsewhere.as_deref() };
+    let known =
+        if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.request.elsewhere.as_deref() };
     match (known.map(bare), text(ETAG).map(bare)) {
         (Some(known), Some(now)) if known != now => {
             Err(Unfit::Useless("the file changed between two parts".to_owned()))

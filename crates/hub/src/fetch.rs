@@ -9,8 +9,8 @@ use ghostlab_core::files::disk;
 
 use crate::client::{Hub, Watch, shown};
 use crate::event::{Event, Reporter};
-use crate::hash::ContentHash;
 use crate::lock::{LockedFile, LockedRepo};
+use crate::name::ContentHash;
 use crate::plan::{Plan, PlannedFile, PlannedRepo};
 use crate::repo::Source;
 
@@ -115,7 +115,7 @@ impl Hub {
         let name = shown(&repo.source, &file.name);
         if self.settings.offline {
             return Err(Error::damaged("a cached file is not the one that is pinned")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected(format!("SHA-256 {expected}"))
                 .found(format!("SHA-256 {found}"))
                 .hint("without HF_HUB_OFFLINE it would be brought anew"));
@@ -137,7 +137,7 @@ impl Hub {
         let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
         let (all, spare) = (gigabytes(needed.saturating_add(SPARE)), gigabytes(SPARE));
         Err(Error::missing("the disk has no room for what is to be fetched")
-            .at(root.display().to_string())
+            .at(root.display())
             .expected(format!("{all} free: {} to come, and {spare} that are left free", gigabytes(needed)))
             .found(gigabytes(free))
             .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
@@ -161,8 +161,7 @@ impl Hub {
             if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
                 return Ok(LockedFile { bytes, sha256: sha256.clone() });
             }
-            let lost =
-                || Error::missing("a fetched file is not in the cache").at(shown(&repo.source, &file.name).to_string());
+            let lost = || Error::missing("a fetched file is not in the cache").at(shown(&repo.source, &file.name));
             let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(lost)?;
             let (sha256, bytes) =
                 ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::client::{Hub, HubRequest, Watch, brought};
-use crate::hash::{BlobName, Commit, ContentHash};
-use crate::name::FileName;
+use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::repo::Source;
 
 /// What stands in an address as it is: the rest is written as `%2F`.

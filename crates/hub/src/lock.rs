@@ -1,16 +1,14 @@
 //! `hub.lock`: which commit a revision is taken as, with size and SHA-256 of each of its files.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::atomic::write_whole;
 use ghostlab_core::files::regular;
 use serde::{Deserialize, Serialize};
 
-use crate::hash::{Commit, ContentHash};
-use crate::name::FileName;
+use crate::name::{Commit, ContentHash, FileName};
 use crate::repo::Source;
 
 /// The form of the file.
@@ -62,7 +60,7 @@ impl Lock {
         }
         let bad = |found: String| {
             Error::bad_input("the lock of the hub's files cannot be read")
-                .at(path.display().to_string())
+                .at(path.display())
                 .found(found)
                 .hint("a program writes it: take it from the repository again, or make it anew with `ghostlab fetch … --lock`")
         };
@@ -71,7 +69,7 @@ impl Lock {
             return Err(bad(format!("version {}, and this program reads version {VERSION}", lock.version)));
         }
         for source in lock.repositories.keys() {
-            Source::parse(source).map_err(|error| error.at(path.display().to_string()))?;
+            Source::parse(source).map_err(|error| error.at(path.display()))?;
         }
         Ok(lock)
     }
@@ -81,9 +79,9 @@ impl Lock {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::job("the lock has no JSON form").found(error.to_string()))?;
-        write_atomically(path, |file| writeln!(file, "{text}").map_err(|error| Error::io("write", path, &error)))
+        let text =
+            serde_json::to_string_pretty(self).map_err(|error| Error::job("the lock has no JSON form").found(error))?;
+        write_whole(path, (text + "\n").as_bytes())
     }
 
     /// How a repository is pinned; none where it is not.

@@ -1,42 +1,157 @@
-//! Names of files that come from the network.
+//! What a file, a content or a state of a repository is called. Such names come from the network and become parts of paths, so
+//! each is checked where it is read: none of these types can hold a path.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::sha256;
 use serde::{Deserialize, Serialize};
 
-/// A path in a repository, with `/` between its parts. It names something below the folder that it is joined to, always.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct FileName(String);
+/// A text that a check has let through, in every form in which it is read.
+macro_rules! checked {
+    ($(#[$about:meta])* $name:ident, $check:expr) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
 
-/// Most file systems allow no more bytes for a part of a path.
-const LONGEST_PART: usize = 255;
+        impl $name {
+            /// # Errors
+            /// Another text.
+            pub fn new(text: &str) -> Result<Self> {
+                let check: fn(&str) -> Result<String> = $check;
+                check(text).map(Self)
+            }
 
-impl FileName {
-    /// # Errors
-    /// A name that is absolute, climbs, or has a part that a file system reads otherwise than it is written.
-    pub fn new(text: &str) -> Result<Self> {
-        match fault(text) {
-            None => Ok(Self(text.to_owned())),
-            Some(fault) => Err(Error::bad_input("a file name of the hub is refused")
-                .expected("a path below the repository's folder")
-                .found(format!("`{text}`: {fault}"))
-                .hint("a repository that names files so is broken or hostile; nothing was written")),
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> std::result::Result<Self, String> {
+                Self::new(&text).map_err(|error| error.one_line())
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+    };
+}
+
+checked!(
+    /// A whole commit, which never moves.
+    Commit,
+    |text| passed("commit", "40 digits of 0-9 and a-f", text, hexadecimal(text, 40).filter(|digits| digits == text))
+);
+
+checked!(
+    /// The SHA-256 of a file, in small letters.
+    ContentHash,
+    |text| passed("SHA-256", "64 hexadecimal digits", text, hexadecimal(text, 64))
+);
+
+checked!(
+    /// What the cache calls a content: the ETag that the hub gives it, which is its SHA-256 or git's hash. A mirror may have
+    /// other ones. It is one part of a path, without an ending: the cache's own files beside it have some.
+    BlobName,
+    |text| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(plain);
+        let (what, expected) = ("name of a file in the cache", "letters, digits, `-` and `_`, at most 128");
+        passed(what, expected, text, good.then(|| text.to_owned()))
+    }
+);
+
+/// What a check gave, or the error for a text that it did not let through.
+fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
+    good.ok_or_else(|| Error::bad_input(format!("this is no {what}")).expected(expected).found(format!("`{text}`")))
+}
+
+/// So many hexadecimal digits, in small letters.
+fn hexadecimal(text: &str, digits: usize) -> Option<String> {
+    (text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| text.to_ascii_lowercase())
+}
+
+impl Commit {
+    /// Its first digits, for people.
+    pub fn short(&self) -> &str {
+        &self.0[..12]
+    }
+}
+
+impl BlobName {
+    /// The name of an ETag: `"abc"`, `W/"abc"`.
+    pub(crate) fn of_etag(etag: &str) -> Result<Self> {
+        Self::new(bare(etag))
+    }
+
+    /// What the cache calls a file of this ETag. One that is no hash says nothing of the content, and two files may have the
+    /// same: such a name is the file's own.
+    pub(crate) fn of_file(&self, file: &FileName) -> Self {
+        match self.sha256().is_some() || self.git().is_some() {
+            true => self.clone(),
+            false => Self(format!("etag-{}", sha256::of_bytes(format!("{self} {file}")))),
         }
     }
 
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// The hash that it is, where it has the digits of a SHA-256.
+    pub(crate) fn sha256(&self) -> Option<ContentHash> {
+        ContentHash::new(&self.0).ok()
     }
 
+    /// Git's hash of a blob that it is, where it has the digits of one.
+    pub(crate) fn git(&self) -> Option<String> {
+        hexadecimal(&self.0, 40)
+    }
+}
+
+/// An ETag without its quotes.
+pub(crate) fn bare(etag: &str) -> &str {
+    etag.trim_start_matches("W/").trim_matches('"')
+}
+
+impl From<ContentHash> for BlobName {
+    fn from(hash: ContentHash) -> Self {
+        Self(hash.0)
+    }
+}
+
+checked!(
+    /// A path in a repository, with `/` between its parts. It names something below the folder that it is joined to, always.
+    FileName,
+    |text| match fault(text) {
+        None => Ok(text.to_owned()),
+        Some(fault) => Err(Error::bad_input("a file name of the hub is refused")
+            .expected("a path below the repository's folder")
+            .found(format!("`{text}`: {fault}"))
+            .hint("a repository that names files so is broken or hostile; nothing was written")),
+    }
+);
+
+impl FileName {
     /// As a path of this system.
     pub fn path(&self) -> PathBuf {
         self.0.split('/').collect()
     }
 }
 
+/// Most file systems allow no more bytes for a part of a path.
+const LONGEST_PART: usize = 255;
+
+/// Why a name is not let through: it is absolute, climbs, or has a part that a file system reads otherwise than it is written.
 fn fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");
@@ -55,31 +170,43 @@ fn fault(text: &str) -> Option<&'static str> {
     None
 }
 
-impl fmt::Display for FileName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl TryFrom<String> for FileName {
-    type Error = String;
-
-    fn try_from(text: String) -> std::result::Result<Self, String> {
-        Self::new(&text).map_err(|error| error.one_line())
-    }
-}
-
-impl From<FileName> for String {
-    fn from(name: FileName) -> Self {
-        name.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::{Component, Path};
 
     use super::*;
+
+    #[test]
+    fn files_of_one_etag_that_is_no_hash_have_names_of_their_own() {
+        let (git, own) = (BlobName::new(&"a1".repeat(20)).unwrap(), BlobName::new("5f3-62ab").unwrap());
+        let [a, b] = ["a", "b/c"].map(|name| FileName::new(name).unwrap());
+        assert_eq!(git.of_file(&a), git.of_file(&b));
+        assert_ne!(own.of_file(&a), own.of_file(&b));
+        assert!(BlobName::new(own.of_file(&a).as_str()).is_ok() && own.of_file(&a).sha256().is_none());
+    }
+
+    #[test]
+    fn no_name_of_a_content_or_a_commit_can_hold_a_path() {
+        let (git, sha256) = ("0123456789abcdef".repeat(3)[..40].to_owned(), "0123456789ABCDEF".repeat(4));
+        assert_eq!(Commit::new(&git).unwrap().short(), "0123456789ab");
+        assert_eq!(ContentHash::new(&sha256).unwrap().as_str(), sha256.to_lowercase());
+        assert_eq!(BlobName::of_etag(&format!("W/\"{git}\"")).unwrap().git(), Some(git.clone()));
+        assert_eq!(BlobName::of_etag("\"5f3-62ab_x\"").unwrap().as_str(), "5f3-62ab_x");
+        for text in ["", ".", "..", "../x", "/x", "a/b", "a\\b", "C:x", "a.incomplete", ".a", "a\0", "a\n", "é", "%2e"]
+        {
+            assert_eq!(BlobName::new(text).unwrap_err().exit_code(), 2, "{text:?}");
+            for padded in [text.to_owned(), format!("{text}{}", &git[text.len().min(40)..])] {
+                assert!(
+                    Commit::new(&padded).is_err() && ContentHash::new(&padded).is_err() || padded == git,
+                    "{text:?}"
+                );
+            }
+        }
+        assert!(Commit::new(&git.to_uppercase()).is_err() && BlobName::new(&"a".repeat(129)).is_err());
+        let name = serde_json::from_str::<BlobName>("\"abc\"").unwrap();
+        assert!(Path::new(name.as_str()).components().all(|part| matches!(part, Component::Normal(_))));
+        assert!(serde_json::from_str::<BlobName>("\"../abc\"").unwrap_err().to_string().contains("`../abc`"));
+    }
 
     #[test]
     fn a_name_stays_below_its_folder_or_is_refused() {

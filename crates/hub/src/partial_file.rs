@@ -17,7 +17,7 @@ use sha1::{Digest, Sha1};
 use sha2::Sha256;
 
 use crate::cache::refused;
-use crate::hash::{BlobName, ContentHash};
+use crate::name::{BlobName, ContentHash};
 
 const ENDING: &str = ".incomplete";
 

@@ -10,10 +10,8 @@ use glob::{MatchOptions, Pattern};
 use crate::answer::page;
 use crate::client::{Hub, Watch};
 use crate::event::Reporter;
-use crate::hash::{BlobName, Commit, ContentHash};
-use crate::listing::ListedFile;
-use crate::lock::Lock;
-use crate::name::FileName;
+use crate::lock::{Lock, LockedFile};
+use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::partial_file::abandoned_bytes;
 use crate::repo::Source;
 
@@ -140,6 +138,9 @@ impl Plan {
     }
 }
 
+/// Bytes, SHA-256 and name in the cache of a file, where they are known.
+type KnownFile = (Option<u64>, Option<ContentHash>, Option<BlobName>);
+
 /// Wants of one repository as one.
 fn merged(wants: &[Want]) -> Vec<Want> {
     let mut by_source: BTreeMap<&Source, Vec<Wanted>> = BTreeMap::new();
@@ -180,18 +181,14 @@ impl Hub {
     fn pinned(&self, want: &Want, lock: &Lock) -> Result<PlannedRepo> {
         let source = &want.source;
         let Some(locked) = lock.get(source) else { return Err(not_fetched(source, self.cache.root())) };
-        let names: BTreeSet<FileName> = locked.files.keys().cloned().collect();
+        let known =
+            |(name, pin): (&FileName, &LockedFile)| (name.clone(), (Some(pin.bytes), Some(pin.sha256.clone()), None));
         let none = || {
             Error::missing("a file is not pinned, though others of its repository are")
                 .at(format!("{source} in {}", Lock::FILE))
                 .hint("`ghostlab fetch … --lock` of what needs it pins it, too")
         };
-        let file = |name: &FileName| {
-            let pin = &locked.files[name];
-            self.file(source, &locked.commit, name, Some(pin.bytes), Some(pin.sha256.clone()), None)
-        };
-        let files = want.chosen(&names, &none)?.into_iter().map(file).collect();
-        Ok(PlannedRepo { source: source.clone(), commit: locked.commit.clone(), locked: true, files })
+        self.planned(want, locked.commit.clone(), true, &locked.files.iter().map(known).collect(), &none)
     }
 
     /// As the cache has it.
@@ -199,7 +196,7 @@ impl Hub {
         let (source, root) = (&want.source, self.cache.root());
         let commit = self.cache.commit(source).ok_or_else(|| not_fetched(source, root))?;
         let snapshot = self.cache.snapshot(&source.repo, &commit);
-        let (mut names, mut folders) = (BTreeSet::new(), vec![String::new()]);
+        let (mut known, mut folders) = (BTreeMap::new(), vec![String::new()]);
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(snapshot.join(&folder)).into_iter().flatten().flatten() {
                 let Ok(name) = entry.file_name().into_string() else { continue };
@@ -207,14 +204,14 @@ impl Hub {
                 // A folder that is a link may lead in a circle.
                 match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     true => folders.push(name),
-                    false => names.extend(FileName::new(&name).ok().filter(|_| entry.path().is_file())),
+                    false if entry.path().is_file() => {
+                        known.extend(FileName::new(&name).ok().map(|name| (name, (None, None, None))));
+                    }
+                    false => {}
                 }
             }
         }
-        let none = || not_fetched(source, &snapshot);
-        let file = |name: &FileName| self.file(source, &commit, name, None, None, None);
-        let files = want.chosen(&names, &none)?.into_iter().map(file).collect();
-        Ok(PlannedRepo { source: source.clone(), commit, locked: false, files })
+        self.planned(want, commit, false, &known, &|| not_fetched(source, &snapshot))
     }
 
     /// As the hub has it today.
@@ -226,49 +223,48 @@ impl Hub {
         }
         let ask = async {
             let commit = self.commit(source, watch).await?;
-            let mut listed: BTreeMap<FileName, ListedFile> = BTreeMap::new();
+            let mut listed = BTreeMap::new();
             for (folder, deep) in &folders {
                 let files = self.files(source, &commit, folder, *deep, watch).await?;
-                listed.extend(files.into_iter().map(|file| (file.name.clone(), file)));
+                listed.extend(files.into_iter().map(|of| (of.name, (Some(of.bytes), of.sha256, Some(of.blob)))));
             }
             Ok::<_, Error>((commit, listed))
         };
         let (commit, listed) = self.connection()?.runtime.block_on(ask)?;
-        let names: BTreeSet<FileName> = listed.keys().cloned().collect();
         let none = || {
             let page = page(&self.settings.endpoint, &source.repo);
             Error::missing(format!("{source} has no such file"))
                 .at(format!("commit {commit}"))
                 .hint(format!("{page}/tree/{} lists its files", source.revision()))
         };
-        let file = |name: &FileName| {
-            let ListedFile { bytes, sha256, blob, .. } = &listed[name];
-            self.file(source, &commit, name, Some(*bytes), sha256.clone(), Some(blob.clone()))
-        };
-        let files = want.chosen(&names, &none)?.into_iter().map(file).collect();
-        Ok(PlannedRepo { source: source.clone(), commit, locked: false, files })
+        self.planned(want, commit.clone(), false, &listed, &none)
     }
 
-    fn file(
+    /// Those of the known files that are meant, as far as they are here.
+    fn planned(
         &self,
-        source: &Source,
-        commit: &Commit,
-        name: &FileName,
-        bytes: Option<u64>,
-        sha256: Option<ContentHash>,
-        blob: Option<BlobName>,
-    ) -> PlannedFile {
-        let cached = self.cache.file(&source.repo, commit, name, bytes);
-        let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
-        let blobs = self.cache.blobs(&source.repo);
-        let here = sought.map_or(0, |blob| abandoned_bytes(&blobs, &blob.of_file(name)));
-        let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
-        PlannedFile { name: name.clone(), bytes, sha256, blob, cached, here }
+        want: &Want,
+        commit: Commit,
+        locked: bool,
+        known: &BTreeMap<FileName, KnownFile>,
+        none: &dyn Fn() -> Error,
+    ) -> Result<PlannedRepo> {
+        let repo = &want.source.repo;
+        let file = |name: &FileName| {
+            let (bytes, sha256, blob) = known[name].clone();
+            let cached = self.cache.file(repo, &commit, name, bytes);
+            let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
+            let here = sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs(repo), &blob.of_file(name)));
+            let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
+            PlannedFile { name: name.clone(), bytes, sha256, blob, cached, here }
+        };
+        let files = want.chosen(&known.keys().cloned().collect(), none)?.into_iter().map(file).collect();
+        Ok(PlannedRepo { source: want.source.clone(), commit, locked, files })
     }
 }
 
 fn not_fetched(source: &Source, place: &Path) -> Error {
-    let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display().to_string());
+    let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display());
     error.hint("without HF_HUB_OFFLINE, `ghostlab fetch …` of what needs it brings it")
 }
 

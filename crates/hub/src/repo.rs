@@ -4,7 +4,7 @@ use std::fmt;
 
 use ghostlab_core::error::{Error, Result};
 
-use crate::hash::Commit;
+use crate::name::Commit;
 
 /// The two sorts of repositories that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

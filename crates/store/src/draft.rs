@@ -69,12 +69,10 @@ impl Draft {
     /// Writes a whole payload.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut payload = self.payload(name)?;
-        payload.write_all(bytes).and_then(|()| payload.close()).map_err(|error| {
-            Error::missing("cannot write to the store")
-                .at(self.folder.join(name).display().to_string())
-                .found(error.to_string())
-                .hint("free some room on its disk, or name another folder with --store")
-        })
+        payload
+            .write_all(bytes)
+            .and_then(|()| payload.close())
+            .map_err(|error| unwritten(&self.folder.join(name), &error))
     }
 
     /// Hashes the payloads, sees that they reach the disk, writes `meta.json` and moves the folder to its place. `keep`
@@ -99,9 +97,7 @@ impl Draft {
         };
         fault::here("record");
         let meta = Meta { key: key.record(), seconds, made, payloads };
-        let text = meta
-            .to_text()
-            .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
+        let text = meta.to_text()?;
         let path = folder.join(META);
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
@@ -115,12 +111,7 @@ impl Draft {
         fault::here("draft");
         fault::here("record");
         let path = self.folder.join("packed");
-        self.disk.create(&path, bytes).map_err(|error| {
-            Error::missing("cannot write to the store")
-                .at(path.display().to_string())
-                .found(error.to_string())
-                .hint("free some room on its disk, or name another folder with --store")
-        })?;
+        self.disk.create(&path, bytes).map_err(|error| unwritten(&path, &error))?;
         // The folder that it was written in goes.
         self.put(&path, place, &keep).map(drop)
     }
@@ -132,7 +123,9 @@ impl Draft {
         disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
         fault::here("commit");
         // Of this draft alone: others may be putting something aside at the same moment.
-        let aside = drafts_name(&self.folder, "old");
+        let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
+        aside.push(".old");
+        let aside = self.folder.with_file_name(aside);
         let mut moved_away = false;
         let mut put = || disk.rename(from, place).inspect(|()| moved_away = true);
         let moved = put().or_else(|error| {
@@ -155,12 +148,11 @@ impl Draft {
     }
 }
 
-/// The path of a folder with something after its whole name.
-fn drafts_name(folder: &Path, after: &str) -> PathBuf {
-    let mut name = folder.file_name().unwrap_or_default().to_owned();
-    name.push(".");
-    name.push(after);
-    folder.with_file_name(name)
+fn unwritten(path: &Path, error: &io::Error) -> Error {
+    Error::missing("cannot write to the store")
+        .at(path.display())
+        .found(error)
+        .hint("free some room on its disk, or name another folder with --store")
 }
 
 impl Payload {

@@ -151,7 +151,7 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(stamps())) {
         let changed = |found: String| {
             Err(Error::bad_input("an input changed after it was hashed")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected(format!("SHA-256 {}", input.sha256))
                 .found(found)
                 .hint("nothing of it was stored: start the run again when nobody writes the file any more"))

@@ -41,7 +41,7 @@ impl Found {
         match opened {
             Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
             Ok(_) => Self::Damaged(
-                Error::damaged("a stored artifact has another key than it lies under").at(place.display().to_string()),
+                Error::damaged("a stored artifact has another key than it lies under").at(place.display()),
             ),
             Err(error) => Self::Damaged(error),
         }

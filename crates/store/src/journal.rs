@@ -76,8 +76,8 @@ impl Journal {
 
     /// Adds a record; it is on the disk after [`Self::flush`].
     pub fn push(&mut self, record: &JournalRecord) -> Result<()> {
-        let json = serde_json::to_string(record)
-            .map_err(|error| Error::job("a record has no JSON form").found(error.to_string()))?;
+        let json =
+            serde_json::to_string(record).map_err(|error| Error::job("a record has no JSON form").found(error))?;
         let check = check(json.as_bytes());
         self.buffer.extend_from_slice(format!("{json}\t{check}\n").as_bytes());
         Ok(())
@@ -158,8 +158,8 @@ fn parse(line: &[u8]) -> Option<JournalRecord> {
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Error {
     Error::missing("cannot write the results of a chunk to the store")
-        .at(path.display().to_string())
-        .found(error.to_string())
+        .at(path.display())
+        .found(error)
         .hint("free some room on the store's disk; the same command goes on from there")
 }
 

@@ -168,39 +168,15 @@ impl Key {
 
 /// JSON without spaces, keys sorted, floats in their shortest form that reads back the same.
 pub fn canonical(value: &Value) -> String {
-    let mut text = String::new();
-    write(value, &mut text);
-    text
-}
-
-fn write(value: &Value, text: &mut String) {
     match value {
         Value::Object(map) => {
-            // serde_json's map is sorted unless a feature is on that any crate of the tree could turn on.
             let mut entries: Vec<_> = map.iter().collect();
             entries.sort_by_key(|(key, _)| *key);
-            text.push('{');
-            for (index, (key, value)) in entries.into_iter().enumerate() {
-                if index > 0 {
-                    text.push(',');
-                }
-                text.push_str(&json!(key).to_string());
-                text.push(':');
-                write(value, text);
-            }
-            text.push('}');
+            let entry = |(key, value)| format!("{}:{}", json!(key), canonical(value));
+            format!("{{{}}}", entries.into_iter().map(entry).collect::<Vec<_>>().join(","))
         }
-        Value::Array(items) => {
-            text.push('[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    text.push(',');
-                }
-                write(item, text);
-            }
-            text.push(']');
-        }
-        scalar => text.push_str(&scalar.to_string()),
+        Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
+        scalar => scalar.to_string(),
     }
 }
 

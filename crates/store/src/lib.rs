@@ -26,7 +26,6 @@ mod packed;
 mod packed_tests;
 mod process;
 mod processes;
-mod scratch;
 mod shadow;
 mod shared;
 #[cfg(test)]
@@ -73,7 +72,7 @@ use ghostlab_core::error::{Error, Result};
 use index::KnownInputs;
 use mark::Mark;
 use packed::Packs;
-use scratch::Scratch;
+use shadow::Scratch;
 use uses::Uses;
 use worker::Worker;
 
@@ -124,8 +123,8 @@ impl Store {
     pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
         let refused = |error: &std::io::Error| {
             Error::missing("the store cannot be written to")
-                .at(root.display().to_string())
-                .found(error.to_string())
+                .at(root.display())
+                .found(error)
                 .hint("name another folder with --store")
         };
         let mark = match Mark::read(root, words)? {

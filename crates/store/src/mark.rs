@@ -62,7 +62,7 @@ impl Mark {
         let path = root.join(MARK);
         let damaged = |found: String| {
             Error::damaged("the file that marks the store is damaged")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected(format!("{{\"format\":{FORMAT}}}"))
                 .found(found)
                 .hint("nothing else was looked at; `ghostlab cache verify --repair --store FOLDER` writes it anew")
@@ -77,8 +77,8 @@ impl Mark {
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged(error.to_string())),
             Err(error) => {
                 return Err(Error::missing("the store cannot be read")
-                    .at(path.display().to_string())
-                    .found(error.to_string())
+                    .at(path.display())
+                    .found(error)
                     .hint("check who owns the folder, or name another one with --store"));
             }
         }
@@ -93,7 +93,7 @@ impl Mark {
         };
         if format != FORMAT {
             return Err(Error::missing("the store was written by another version of this program")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected(format!("format {FORMAT}"))
                 .found(format!("format {format}"))
                 .hint("use the newer program, or name another folder with --store"));
@@ -170,7 +170,7 @@ fn shown(text: &[u8]) -> String {
 fn names(root: &Path) -> Result<Vec<String>> {
     let refused = |found: String| {
         Error::missing("the store cannot be read")
-            .at(root.display().to_string())
+            .at(root.display())
             .expected("a folder")
             .found(found)
             .hint("name another folder with --store")
@@ -208,7 +208,7 @@ fn no_store(root: &Path, words: StoreWords, lacks: &str) -> Error {
     let more = names.len().saturating_sub(TOLD);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let error = Error::missing("this folder is no store, and it is not empty")
-        .at(root.display().to_string())
+        .at(root.display())
         .expected("a store, which `store.json` marks, or an empty folder to begin one in")
         .found(format!("{lacks}; {}{more}", told.join(", ")));
     if is_s_own(root, words) {

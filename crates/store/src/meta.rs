@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::disk::Disk;
 use super::key::{ABOUT, canonical};
+use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
 pub(super) const META: &str = "meta.json";
@@ -42,10 +43,11 @@ impl Meta {
     }
 
     /// The text of `meta.json`.
-    pub(super) fn to_text(&self) -> serde_json::Result<Vec<u8>> {
-        let mut record = serde_json::to_value(self)?;
+    pub(super) fn to_text(&self) -> Result<Vec<u8>> {
+        let failed = |error: serde_json::Error| Error::job("an artifact's record has no JSON form").found(error);
+        let mut record = serde_json::to_value(self).map_err(failed)?;
         record[CHECK] = checksum(&record).into();
-        serde_json::to_vec_pretty(&record)
+        serde_json::to_vec_pretty(&record).map_err(failed)
     }
 
     /// # Errors

@@ -36,14 +36,14 @@ impl StoredObject {
             return Ok(Self::packed(disk, place, member.at, meta, None));
         }
         let path = place.join(META);
-        let text = disk.read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+        let text = disk.read(&path).map_err(|error| damaged(&path).found(error))?;
         let meta = Meta::from_text(&text).map_err(|found| damaged(&path).found(found))?;
         of_key(&path, &meta, hash)?;
         for (name, stored) in &meta.payloads {
             let path = place.join(name);
-            let bytes = disk.size(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+            let bytes = disk.size(&path).map_err(|error| damaged(&path).found(error))?;
             if bytes != stored.bytes {
-                return Err(damaged(&path).expected(format!("{} bytes", stored.bytes)).found(bytes.to_string()));
+                return Err(damaged(&path).expected(format!("{} bytes", stored.bytes)).found(bytes));
             }
         }
         Ok(Self { disk, place: ObjectPlace::Folder(place), meta })
@@ -88,7 +88,7 @@ impl StoredObject {
         }
         let same = |(name, stored): (&String, &StoredFile)| {
             let path = self.folder().join(name);
-            let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error.to_string()))?;
+            let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error))?;
             same(&path, stored, &found)
         };
         // A few bytes are hashed sooner than another thread wakes.
@@ -103,7 +103,7 @@ impl StoredObject {
     fn in_file<T>(&self, start: u64, bytes: u64, of: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = |file: &Path, at: u64| {
             let read = self.disk.read_part(file, at.saturating_add(start), bytes);
-            of(&read.map_err(|error| damaged(file).found(error.to_string()))?)
+            of(&read.map_err(|error| damaged(file).found(error))?)
         };
         let ObjectPlace::File(file, at, packs) = &self.place else { return of(&[]) };
         read(file, *at).or_else(|error| {
@@ -167,7 +167,7 @@ impl StoredObject {
                 same(&path, stored, &StoredFile::of_bytes(bytes)).map(|()| bytes.to_vec())
             });
         }
-        let bytes = self.disk.read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+        let bytes = self.disk.read(&path).map_err(|error| damaged(&path).found(error))?;
         same(&path, stored, &StoredFile::of_bytes(&bytes))?;
         Ok(bytes)
     }
@@ -183,14 +183,12 @@ fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
 }
 
 pub(super) fn damaged(path: &Path) -> Error {
-    Error::damaged("a stored artifact is damaged")
-        .at(path.display().to_string())
-        .hint("it is not used; a run makes it anew")
+    Error::damaged("a stored artifact is damaged").at(path.display()).hint("it is not used; a run makes it anew")
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {
     if found == stored {
         return Ok(());
     }
-    Err(damaged(path).expected(format!("SHA-256 {}", stored.sha256)).found(found.sha256.clone()))
+    Err(damaged(path).expected(format!("SHA-256 {}", stored.sha256)).found(&found.sha256))
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::Disk;
 use super::meta::{Meta, StoredFile};
-use ghostlab_core::error::{Error, Result};
+use ghostlab_core::error::Result;
 use ghostlab_core::files::sha256;
 
 /// An object of so many bytes is small.
@@ -114,9 +114,7 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)>
         bytes.extend_from_slice(payloads);
     }
     for (member, Packing { meta, .. }) in index.iter_mut().zip(members) {
-        let text = meta
-            .to_text()
-            .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
+        let text = meta.to_text()?;
         (member.record, member.record_bytes) = (bytes.len() as u64, text.len() as u64);
         bytes.extend_from_slice(&text);
     }

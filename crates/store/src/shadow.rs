@@ -1,13 +1,13 @@
-//! A store for a moment: it has what another one has, and what is made in it goes with it. Commands that only try
-//! something work in one, so that nothing is left of them.
+//! Stores for a moment. One has what another store has, and what is made in it goes with it: commands that only try something
+//! work in one, so that nothing is left of them. Another lies beside a store that is only read, for what is made meanwhile.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{fs, io};
 
 use tempfile::TempDir;
 
-use super::{ObjectKind, Store};
+use super::{ObjectKind, Store, StoreWords};
 use ghostlab_core::error::{Error, Result};
 
 /// A store in a temporary folder.
@@ -66,4 +66,34 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Ok(())
+}
+
+/// Begun when the first thing is made.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// The store goes before its folder does.
+    made: OnceLock<(Store, TempDir)>,
+    beginning: Mutex<()>,
+}
+
+impl Scratch {
+    /// What was made, if anything was.
+    pub(super) fn made(&self) -> Option<&Store> {
+        self.made.get().map(|(store, _)| store)
+    }
+
+    /// The store to make things in.
+    ///
+    /// # Errors
+    /// The system's folder for temporary files cannot be written to.
+    pub(super) fn store(&self, words: StoreWords) -> Result<&Store> {
+        let _one_at_a_time = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.made.get().is_none() {
+            let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
+            let folder = folder.map_err(|error| Error::io("create a folder beside", &std::env::temp_dir(), &error))?;
+            let store = Store::open(folder.path(), words)?;
+            self.made.set((store, folder)).ok();
+        }
+        self.made().ok_or_else(|| Error::job("a folder for temporary files vanished"))
+    }
 }

@@ -1,6 +1,5 @@
 //! For whom a store is: the modes of all that is made in it, whatever the umask, as git's `core.sharedRepository` has them.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -130,15 +129,7 @@ impl Shared {
     }
 }
 
-impl fmt::Display for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Umask => "umask",
-            Self::Group => "group",
-            Self::All => "all",
-        })
-    }
-}
+ghostlab_core::names!(Shared: Umask = "umask", Group = "group", All = "all");
 
 impl FromStr for Shared {
     type Err = String;

@@ -45,7 +45,7 @@ impl Store {
 impl Stray {
     pub fn error(&self) -> Error {
         Error::damaged("something lies in the store that is not its own")
-            .at(self.path.display().to_string())
+            .at(self.path.display())
             .expected(self.expected)
             .found(self.found)
             .hint("it is passed over; `ghostlab cache verify --repair` removes it, a folder only where it is empty")
@@ -59,8 +59,8 @@ impl Stray {
         let removed = if self.path.is_dir() { fs::remove_dir(&self.path) } else { fs::remove_file(&self.path) };
         removed.map_err(|error| {
             Error::damaged("what is not the store's own cannot be removed")
-                .at(self.path.display().to_string())
-                .found(error.to_string())
+                .at(self.path.display())
+                .found(error)
                 .hint("move it away")
         })
     }

@@ -13,10 +13,10 @@ use clap::{Args, Parser};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_tiny::random::folder::{Backbone, SHARD, Writing};
 use ghostlab_tiny::random::shape;
+use ghostlab_tiny::train::corpus::registers;
 use ghostlab_tiny::train::recipe::Recipe;
 use ghostlab_tiny::train::run::{Habits, train};
 use ghostlab_tiny::train::shape::trained;
-use ghostlab_tiny::train::world;
 use ghostlab_tiny::world::{SEED, World, write};
 
 /// Freed memory is kept for the next step: with the system's allocator each large intermediate is mapped anew, page by page.
@@ -94,7 +94,7 @@ fn learn(arguments: &Training) -> Result<()> {
     }
     recipe.seed = arguments.seed.unwrap_or(recipe.seed);
     let habits = Habits { stop: on_ctrl_c()?, program: program(), ..Habits::default() };
-    let done = train(&recipe, &world::registers(SEED), &arguments.folder, &habits, &mut |line| println!("{line}"))?;
+    let done = train(&recipe, &registers(SEED), &arguments.folder, &habits, &mut |line| println!("{line}"))?;
     done.map(drop).ok_or_else(|| {
         Error::interrupted("stopped before the training was finished")
             .hint("nothing is lost: the same command goes on from here")
@@ -134,7 +134,7 @@ fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
         }
         eprintln!("stopping after this step; press Ctrl-C again to stop at once");
     })
-    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
+    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error))?;
     Ok(stop)
 }
 

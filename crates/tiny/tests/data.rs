@@ -10,10 +10,9 @@ use ghostlab_core::files::sha256;
 use ghostlab_core::model::architecture::ARCHITECTURES;
 use ghostlab_core::tasks::{TASKS, Task};
 use ghostlab_definitions::native;
-use ghostlab_tiny::train::corpus;
+use ghostlab_tiny::train::corpus::{self, registers};
 use ghostlab_tiny::train::export::Manifest;
 use ghostlab_tiny::train::recipe::Recipe;
-use ghostlab_tiny::train::world::registers;
 use ghostlab_tiny::world::{SEED, World, files};
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];

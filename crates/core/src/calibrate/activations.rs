@@ -139,9 +139,9 @@ impl Activations {
             let bytes: usize = shards.iter().map(|shard| size_of_val(shard.values())).sum();
             if bytes as u64 != shape.bytes() {
                 return Err(Error::job("stored activations have another size")
-                    .at(site.to_string())
+                    .at(site)
                     .expected(format!("{} bytes", shape.bytes()))
-                    .found(bytes.to_string()));
+                    .found(bytes));
             }
         }
         Ok(Self { shape, sites })
@@ -173,15 +173,14 @@ impl Activations {
     /// # Errors
     /// The site was not kept, or the range reaches past its end.
     pub fn rows(&self, site: HookPoint, rows: Range<usize>) -> Result<&[f32]> {
-        let shards =
-            self.sites.get(&site).ok_or_else(|| Error::job("activations were not kept").at(site.to_string()))?;
+        let shards = self.sites.get(&site).ok_or_else(|| Error::job("activations were not kept").at(site))?;
         let (shard_rows, channels) = (self.shape.shard_rows(), self.shape.channels);
         let shard = rows.start / shard_rows;
         let within = (rows.start - shard * shard_rows) * channels..(rows.end - shard * shard_rows) * channels;
         let values = shards.get(shard).map_or(&[][..], Shard::values);
         values.get(within).ok_or_else(|| {
             Error::job("a block of activations is not within one shard")
-                .at(site.to_string())
+                .at(site)
                 .found(format!("rows {rows:?} of {}", self.shape.rows()))
         })
     }

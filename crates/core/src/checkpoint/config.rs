@@ -1,10 +1,10 @@
-//! The `config.json` of a variant: the backbone's own, with fewer layers.
+//! The `config.json` of a variant: the backbone's own, with fewer layers; and the Python file beside it, where operators stay that
+//! no weight takes in.
 
 use serde_json::{Map, Value, json};
 
 use super::layout::Layout;
-use super::modeling::{GUARD, MODELING, class};
-use crate::model::architecture::{RopeEntries, SlidingWindow};
+use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow};
 use crate::model::attached::{ACTIVATION, ENTRY};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
@@ -99,12 +99,44 @@ fn count_layers(config: &mut Map<String, Value>, whole: &Config, kept: &[usize])
     }
 }
 
+/// What it is called in the checkpoint's folder.
+pub const MODELING: &str = "modeling_ghostlab.py";
+/// For every architecture alike: only the names of transformers' own classes differ.
+const TEMPLATE: &str = include_str!("modeling.py");
+
+/// In the place of the activation in `config.json`: what does not run the file cannot take the weights for the whole model.
+pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that stand beside its weights";
+
+/// The file for an architecture.
+pub fn modeling(architecture: &Architecture) -> String {
+    let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
+    let names = [
+        ("GUARD", GUARD),
+        ("ACTIVATION", architecture.activation.0),
+        ("BACKBONE", prefix(architecture)),
+        ("INNER", inner),
+        ("FOLDER", folder),
+    ];
+    names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, of)| text.replace(name, of))
+}
+
+/// The file's class in the place of one of transformers'.
+pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
+    format!("{}{}{suffix}", architecture::CLASS, prefix(architecture))
+}
+
+/// What the names of transformers' classes begin with.
+fn prefix(architecture: &Architecture) -> &'static str {
+    architecture.class.trim_end_matches("ForCausalLM")
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
     use crate::checkpoint::Layout;
+    use crate::model::architecture::ARCHITECTURES;
     use crate::model::{Config, Operator, Program, deployed};
 
     /// The config of a fixture with four layers, as a variant without layers 1 and 2 has it.
@@ -216,5 +248,17 @@ mod tests {
         let operator = json!({"layer": 1, "at": "before", "form": "diagonal", "bias": false});
         assert_eq!(config["ghostlab"]["operators"], json!([operator]));
         assert_eq!(config["auto_map"]["AutoModel"], "modeling_ghostlab.GhostedOlmo2Model");
+    }
+
+    #[test]
+    fn each_architecture_has_its_own_classes() {
+        for architecture in ARCHITECTURES {
+            let text = modeling(architecture);
+            let left = ["BACKBONE", "INNER", "FOLDER", "GUARD", "ACTIVATION"].iter().find(|name| text.contains(**name));
+            assert_eq!(left, None, "{}", architecture.class);
+            for suffix in ["Config", "Model", "ForCausalLM"] {
+                assert!(text.contains(&format!("class {}(", class(architecture, suffix))), "{suffix}");
+            }
+        }
     }
 }

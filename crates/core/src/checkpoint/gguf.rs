@@ -13,7 +13,7 @@ use super::shards::{each_block, encode};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
-use crate::model::config::{Llama3Scaling, Scaling};
+use crate::model::config::Scaling;
 use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, name_in_gguf, scale_in_gguf, takes_turns};
 use crate::model::{Config, FloatType};
 use crate::named::named;
@@ -61,17 +61,18 @@ pub struct GgufText {
     pub entries: Vec<(String, Value)>,
 }
 
+fn refused(expected: &str, found: String) -> Error {
+    Error::bad_input("the cell has no form as GGUF")
+        .expected(expected)
+        .found(found)
+        .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
+}
+
 /// Refuses a variant that a GGUF file cannot say, or that llama.cpp would compute otherwise.
 ///
 /// # Errors
 /// Operators beside the weights; an architecture that is not llama.cpp's; windows, which it does not honour there.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
-    let refused = |expected: &str, found: String| {
-        Error::bad_input("the cell has no form as GGUF")
-            .expected(expected)
-            .found(found)
-            .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
-    };
     let form = config.architecture.gguf;
     let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class.to_owned()))?;
     if !layout.attached.is_empty() {
@@ -131,44 +132,30 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
 
 /// Every which layer has no window in llama.cpp; none where it has none in any.
 fn window_of(form: GgufForm) -> Option<usize> {
-    match form.places {
-        GgufPlaces::Windows(every) => Some(every),
-        GgufPlaces::Alike | GgufPlaces::Unrotated(_) => None,
-    }
+    if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
 
-/// How a file says that the rotary embedding is stretched.
-enum Stretched {
-    No,
-    /// By a tensor of divisors.
-    Llama3(Llama3Scaling),
-    /// By entries behind `rope.scaling.`.
-    Entries(Vec<(&'static str, Value)>),
-}
-
-fn stretched(config: &Config) -> Result<Stretched> {
+/// The entries behind `rope.scaling.` that say how the rotary embedding is stretched; `llama3` is a tensor of divisors.
+fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
     let text = |of: &str| Value::String(of.to_owned());
     let number = |of: f64| Value::F32(of as f32);
     match &config.rope.scaling {
-        None => Ok(Stretched::No),
-        Some(Scaling::Llama3(of)) => Ok(Stretched::Llama3(*of)),
-        Some(Scaling::Linear { factor }) => {
-            Ok(Stretched::Entries(vec![("type", text("linear")), ("factor", number(*factor))]))
-        }
+        None | Some(Scaling::Llama3(_)) => Ok(Vec::new()),
+        Some(Scaling::Linear { factor }) => Ok(vec![("type", text("linear")), ("factor", number(*factor))]),
         // llama.cpp has the usual attention factor, and always rounds the bounds.
         Some(Scaling::Yarn(of)) if of.truncate && (of.attention - (0.1 * of.factor.ln() + 1.0)).abs() < 1e-6 => {
-            Ok(Stretched::Entries(vec![
+            Ok(vec![
                 ("type", text("yarn")),
                 ("factor", number(of.factor)),
                 ("original_context_length", Value::U32(of.original_max_position_embeddings as u32)),
                 ("yarn_beta_fast", number(of.beta_fast)),
                 ("yarn_beta_slow", number(of.beta_slow)),
-            ]))
+            ])
         }
-        Some(other) => Err(Error::bad_input("the cell has no form as GGUF")
-            .expected("the rope type `default`, `linear`, `llama3`, or `yarn` with its usual attention factor")
-            .found(format!("`{}`", other.name()))
-            .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")),
+        Some(other) => {
+            let known = "the rope type `default`, `linear`, `llama3`, or `yarn` with its usual attention factor";
+            Err(refused(known, format!("`{}`", other.name())))
+        }
     }
 }
 
@@ -177,9 +164,8 @@ impl Layout {
     pub fn gguf_bytes(&self, of: GgufType) -> u64 {
         self.tensors
             .iter()
-            .map(|tensor| {
-                (tensor.numbers() / of.of(&tensor.shape).block_size() as u64) * of.of(&tensor.shape).type_size() as u64
-            })
+            .map(|tensor| (tensor.numbers(), of.of(&tensor.shape)))
+            .map(|(numbers, dtype)| numbers / dtype.block_size() as u64 * dtype.type_size() as u64)
             .sum()
     }
 
@@ -204,14 +190,10 @@ impl Layout {
         };
         let mut infos = self.tensors.iter().map(named).collect::<Result<Vec<_>>>()?;
         let stretched = stretched(config)?;
-        let factors = match &stretched {
-            Stretched::Llama3(of) => {
-                let llama3 = [of.factor, of.low_freq_factor, of.high_freq_factor, of.original_max_position_embeddings];
-                Some(divisors_of(config.rope.theta, config.head_dim / 2, llama3))
-            }
-            Stretched::No | Stretched::Entries(_) => None,
-        };
-        if let Some(factors) = &factors {
+        let mut factors = None;
+        if let Some(Scaling::Llama3(of)) = &config.rope.scaling {
+            let llama3 = [of.factor, of.low_freq_factor, of.high_freq_factor, of.original_max_position_embeddings];
+            let factors = factors.insert(divisors_of(config.rope.theta, config.head_dim / 2, llama3));
             infos.push(GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] });
         }
         let mut put = |bytes: &[u8]| {
@@ -223,12 +205,11 @@ impl Layout {
             let mut bytes = Vec::new();
             let one_more = has_one_more(config.architecture, &tensor.name);
             let mut write = |values: &[f32]| {
-                match one_more {
-                    true => {
-                        let more: Vec<f32> = values.iter().map(|of| of + 1.0).collect();
-                        stored(tensor, info.dtype, &more, &mut bytes)?;
-                    }
-                    false => stored(tensor, info.dtype, values, &mut bytes)?,
+                if one_more {
+                    let more: Vec<f32> = values.iter().map(|of| of + 1.0).collect();
+                    stored(tensor, info.dtype, &more, &mut bytes)?;
+                } else {
+                    stored(tensor, info.dtype, values, &mut bytes)?;
                 }
                 put(&bytes)
             };
@@ -254,7 +235,7 @@ impl Layout {
         form: GgufForm,
         numbers: GgufType,
         text: &GgufText,
-        stretched: Stretched,
+        stretched: Vec<(&'static str, Value)>,
     ) -> Vec<(String, Value)> {
         let count = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
         let general = [
@@ -291,11 +272,7 @@ impl Layout {
         own.extend(caps.into_iter().filter_map(|(key, cap)| Some((key, Value::F32(cap?)))));
         own.extend(config.window_rope.as_ref().map(|rope| ("rope.freq_base_swa", Value::F32(rope.theta as f32))));
         let general = general.map(|(key, value)| (format!("general.{key}"), value));
-        let scaling = match stretched {
-            Stretched::Entries(entries) => entries,
-            Stretched::No | Stretched::Llama3(_) => Vec::new(),
-        };
-        let scaling = scaling.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
+        let scaling = stretched.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
         let own = own.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
         general.into_iter().chain(own).chain(scaling).chain(text.entries.iter().cloned()).collect()
     }

@@ -4,18 +4,15 @@
 //! | --- | --- |
 //! | `layout` | which tensors it holds, what they are made of, and the operators that no weight takes in |
 //! | `shards` | its weight files, written tensor by tensor |
-//! | `config` | its `config.json` |
+//! | `config` | its `config.json`, and the Python file that applies operators of the stream, where there are any |
 //! | `gguf` | the same as one GGUF file |
-//! | `modeling` | the Python file that applies operators of the stream, where there are any |
 
 mod config;
 mod gguf;
 mod layout;
-mod modeling;
 mod shards;
 
-pub use config::trimmed;
+pub use config::{MODELING, modeling, trimmed};
 pub use gguf::{GgufText, GgufType, fits_gguf};
 pub use layout::{Attached, Layout};
-pub use modeling::{MODELING, modeling};
 pub use shards::{INDEX, WeightFiles, header};

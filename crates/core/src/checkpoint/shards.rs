@@ -193,7 +193,7 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
         Some(value) => Err(Error::job("a weight does not fit into its float type")
             .at(format!("tensor {name}"))
             .expected(format!("a number that {} can hold", dtype.name()))
-            .found(value.to_string())
+            .found(value)
             .hint("--dtype f32 holds all of them, bf16 nearly all")),
     }
 }

@@ -62,7 +62,7 @@ impl PythonRandom {
         if wanted > count {
             return Err(Error::bad_input("more are to be drawn than there are")
                 .expected(format!("at most {count}"))
-                .found(wanted.to_string()));
+                .found(wanted));
         }
         // How large a set is in CPython decides which of two ways draws.
         let mut set_size = 21;

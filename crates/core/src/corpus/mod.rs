@@ -4,7 +4,6 @@
 //! backbone is calibrated or scored on ([`calibration`], [`evaluation`]). The draws are CPython's ([`PythonRandom`]),
 //! so that a seed names the same windows here and in the paper's reference code.
 
-mod documents;
 mod draw;
 mod gguf;
 mod numpy;

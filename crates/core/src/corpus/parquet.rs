@@ -21,7 +21,7 @@ pub(super) fn read_parquet(
     pick: impl Fn(&[&str]) -> Result<String>,
 ) -> Result<Vec<String>> {
     let choose = |names: &[&str]| {
-        let name = pick(names).map_err(|error| error.at(path.display().to_string()))?;
+        let name = pick(names).map_err(|error| error.at(path.display()))?;
         Ok(vec![name])
     };
     parquet::read(file, path, limit, choose, |frame| texts(frame, path, limit))
@@ -35,7 +35,7 @@ fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>
     if *values.dtype() != DataType::String {
         return Err(bad(format!("column `{name}` is not text"), path)
             .expected("a string in every row")
-            .found(values.dtype().to_string()));
+            .found(values.dtype()));
     }
     let texts = values.str().map_err(broken)?;
     let (mut rows, mut held) = (Vec::new(), HeldRows::new(limit, path));

@@ -1,12 +1,10 @@
 //! How windows are cut from a corpus: the rules of the paper's reference code.
 
-use std::fmt;
 use std::str::FromStr;
 
-use super::documents::Documents;
 use super::stream::{ShardOrder, Shards, draw_windows};
 use super::text::Rows;
-use super::windows::{Start, Windows, last_start, predicted_bytes};
+use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
@@ -29,19 +27,9 @@ pub enum Rule {
     C4Stream,
 }
 
+crate::names!(Rule: Wikitext2 = "wikitext2", Ptb = "ptb", C4 = "c4", C4Stream = "c4-stream");
+
 impl Rule {
-    pub const ALL: [Self; 4] = [Self::Wikitext2, Self::Ptb, Self::C4, Self::C4Stream];
-
-    /// Its name in a grid file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Wikitext2 => "wikitext2",
-            Self::Ptb => "ptb",
-            Self::C4 => "c4",
-            Self::C4Stream => "c4-stream",
-        }
-    }
-
     /// Whether the windows of a perplexity are drawn with replacement: some may be of one document, and overlap.
     pub fn with_replacement(self) -> bool {
         self == Self::C4
@@ -53,12 +41,6 @@ impl Rule {
             Self::Wikitext2 | Self::Ptb => corpus_tokens / length.max(1),
             Self::C4 | Self::C4Stream => C4_WINDOWS,
         }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -99,9 +81,7 @@ pub fn calibration(
     check_sequences(sequences)?;
     let mut random = PythonRandom::new(seed);
     if rule == Rule::C4Stream {
-        let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
-        let shards = Shards { count: 1, order: ShardOrder::default(), open: &open };
-        return streamed_calibration(&shards, tokenizer, sequences, length, seed);
+        return one_shard(rows, |shards| streamed_calibration(shards, tokenizer, sequences, length, seed));
     }
     if rule == Rule::C4 {
         let part = nine_tenths(rows.len());
@@ -115,12 +95,9 @@ pub fn calibration(
         let needed = if rule == Rule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
         return Err(too_short(ids.len(), needed, rule, length));
     };
-    let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: ids.len(), bytes: 0 };
+    let mut windows = Windows { corpus_tokens: ids.len(), ..Windows::new(length) };
     for _ in 0..sequences {
-        let token = random.randint(0, last)? as usize;
-        windows.ids.extend_from_slice(&ids[token..token + length]);
-        windows.bytes += predicted_bytes(&ends[token..token + length]);
-        windows.starts.push(Start { document: 0, token });
+        windows.draw(0, (&ids, &ends), last, &mut random)?;
     }
     Ok(windows)
 }
@@ -144,13 +121,7 @@ pub fn evaluation(
     check_length(length)?;
     check_limit(limit)?;
     if rule == Rule::C4Stream {
-        let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
-        return streamed_evaluation(
-            &Shards { count: 1, order: ShardOrder::default(), open: &open },
-            tokenizer,
-            length,
-            limit,
-        );
+        return one_shard(rows, |shards| streamed_evaluation(shards, tokenizer, length, limit));
     }
     if rule == Rule::C4 {
         let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
@@ -207,6 +178,12 @@ pub fn streamed_evaluation(
     draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
 }
 
+/// What is made of rows as the only shard of a text.
+fn one_shard(rows: &[String], make: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
+    let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
+    make(&Shards { count: 1, order: ShardOrder::default(), open: &open })
+}
+
 /// Python's `int(0.9 * count)`, in doubles as there.
 fn nine_tenths(count: usize) -> usize {
     (0.9 * count as f64) as usize
@@ -218,7 +195,7 @@ fn check_length(length: usize) -> Result<()> {
     }
     Err(Error::bad_input("a window is too short to predict a token in it")
         .expected("at least 2 tokens in a window")
-        .found(length.to_string()))
+        .found(length))
 }
 
 fn check_sequences(sequences: usize) -> Result<()> {

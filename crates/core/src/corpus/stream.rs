@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::numpy::NumpyRandom;
 use super::text::Rows;
-use super::windows::{Start, Windows, last_start, predicted_bytes};
+use super::windows::{Windows, last_start};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
@@ -210,7 +210,7 @@ pub(super) fn draw_windows(
     (count, length): (usize, usize),
     random: &mut PythonRandom,
 ) -> Result<Windows> {
-    let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 };
+    let mut windows = Windows::new(length);
     let mut rows = Shuffled::new(shards, stream, BUFFER);
     let (mut document, mut longest) = (0, 0);
     while windows.starts.len() < count {
@@ -229,10 +229,7 @@ pub(super) fn draw_windows(
         windows.corpus_tokens += ids.len();
         longest = longest.max(ids.len());
         if let Some(last) = last_start(ids.len(), length) {
-            let token = random.randint(0, last)? as usize;
-            windows.ids.extend_from_slice(&ids[token..token + length]);
-            windows.bytes += predicted_bytes(&ends[token..token + length]);
-            windows.starts.push(Start { document, token });
+            windows.draw(document, (&ids, &ends), last, random)?;
         }
         document += 1;
     }

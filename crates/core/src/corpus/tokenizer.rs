@@ -36,7 +36,7 @@ impl Tokenizer {
         let bytes = description(path)?;
         let malformed = |found: String| {
             Error::bad_input("the tokenizer cannot be read")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected("a tokenizer.json in the Hugging Face format")
                 .found(found)
                 .hint("download the file again, or save it with `tokenizer.save_pretrained`")
@@ -94,7 +94,7 @@ impl Tokenizer {
     fn checked(&self, text: &str, encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding> {
         let refused = |found: String| {
             Error::bad_input("the text cannot be tokenised")
-                .at(self.path.display().to_string())
+                .at(self.path.display())
                 .expected("a token for every part of the text")
                 .found(found)
         };
@@ -122,9 +122,7 @@ impl Tokenizer {
     /// An id that is no token, or when the decoder of the file fails.
     pub fn decode(&self, id: u32) -> Result<String> {
         let refused = |found: String| {
-            Error::bad_input("a token cannot be decoded")
-                .at(self.path.display().to_string())
-                .found(format!("id {id}: {found}"))
+            Error::bad_input("a token cannot be decoded").at(self.path.display()).found(format!("id {id}: {found}"))
         };
         if self.inner.id_to_token(id).is_none() {
             return Err(refused("no token".to_owned()).expected("an id of the vocabulary"));
@@ -139,9 +137,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`Self::decode`].
     pub fn decode_all(&self, ids: &[u32], special: bool) -> Result<String> {
-        let refused = |found: String| {
-            Error::bad_input("tokens cannot be decoded").at(self.path.display().to_string()).found(found)
-        };
+        let refused = |found: String| Error::bad_input("tokens cannot be decoded").at(self.path.display()).found(found);
         caught::catch(|| self.inner.decode(ids, !special))
             .map_err(|panic| refused(format!("a panic of the decoder: {panic}")))?
             .map_err(|error| refused(error.to_string()))

@@ -3,23 +3,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
-use crate::options::{self, Options};
 
 const NAME: &str = "angular";
 const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Angular>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Angular>(NAME, SOURCE, build::<Angular>);
 
 /// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Angular {}
-
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    Ok(Box::new(options::read::<Angular>(NAME, options)?))
-}
 
 impl Criterion for Angular {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
@@ -54,9 +49,9 @@ mod tests {
     fn the_block_of_the_least_angle_goes_wherever_it_stands() {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let angles = [0.5, 0.3, 0.4, 0.3];
-        let selection = select(super::build, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);
-        let selection = select(super::build, &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
         assert_eq!(selection.removed, [3, 4], "the last layer may go");
     }
 }

@@ -13,17 +13,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
 use crate::linalg::gemm::gram_parallel;
 use crate::linalg::solve::NormalEquations;
-use crate::options::{self, Options, Variant};
+use crate::options::Variant;
 
 const NAME: &str = "cca";
 const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Cca>(NAME, SOURCE, build).label("CCA bound (NBL)").variants(VARIANTS).beyond();
+    CriterionEntry::new::<Cca>(NAME, SOURCE, build::<Cca>).label("CCA bound (NBL)").variants(VARIANTS).beyond();
 
 const VARIANTS: &[Variant] =
     &[Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" }];
@@ -47,10 +47,6 @@ enum Cut {
     Layers,
     /// Blocks of `n` layers: the one of the lowest bound goes, the first of equal ones.
     Block,
-}
-
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    Ok(Box::new(options::read::<Cca>(NAME, options)?))
 }
 
 impl Cca {
@@ -130,6 +126,7 @@ mod tests {
 
     use super::*;
     use crate::calibrate::{ActivationShape, InMemory, Similarities, Spool};
+    use crate::options::Options;
 
     /// Three patterns of mean zero that have nothing in common.
     const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];
@@ -157,7 +154,7 @@ mod tests {
         }
         let activations = kept.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();
         let cut = PruneSpec { backbone: "b", layers: 4, depth };
-        let criterion = build(options.as_object().unwrap()).unwrap();
+        let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
         let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
         let mut evidence =
             Evidence { similarities: &similarities, activations: Some(&activations), perplexities: &mut none };
@@ -194,7 +191,7 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 1 };
         let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
         let mut evidence = Evidence { similarities: &similarities, activations: None, perplexities: &mut none };
-        let error = build(&Options::new()).unwrap().select(&cut, &mut evidence).unwrap_err();
+        let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut evidence).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");
     }
 }

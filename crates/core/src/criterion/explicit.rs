@@ -27,20 +27,20 @@ struct Explicit {
     exact: bool,
 }
 
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    let settings: ExplicitOptions = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
+    let settings: ExplicitOptions = options::read(name, options)?;
     let (layers, exact) = match (settings.layers, settings.order) {
         (Some(layers), None) => (layers, true),
         (None, Some(order)) => (order, false),
         (layers, _) => {
-            return Err(Error::bad_input(format!("`{NAME}` wants to know which layers"))
+            return Err(Error::bad_input(format!("`{name}` wants to know which layers"))
                 .expected("either `layers` (exactly these) or `order` (the first `depth` of these)")
                 .found(if layers.is_some() { "both" } else { "neither" })
                 .hint("{name: explicit, layers: [8, 9, 12]}"));
         }
     };
     if let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer)) {
-        return Err(Error::bad_input(format!("`{NAME}` names a layer twice"))
+        return Err(Error::bad_input(format!("`{name}` names a layer twice"))
             .expected("each layer once")
             .found(format!("{twice} again in place {}", i + 1)));
     }
@@ -52,7 +52,7 @@ impl Criterion for Explicit {
         if let Some(layer) = self.layers.iter().find(|&&layer| layer >= cut.layers) {
             return Err(Error::bad_input(format!("`{NAME}` names a layer that `{}` has not", cut.backbone))
                 .expected(format!("layers below {}", cut.layers))
-                .found(layer.to_string()));
+                .found(layer));
         }
         let fits = if self.exact { self.layers.len() == cut.depth } else { self.layers.len() >= cut.depth };
         if fits {
@@ -93,7 +93,7 @@ mod tests {
 
     fn removed(options: &serde_json::Value, depth: usize) -> Result<Vec<usize>, String> {
         let cut = PruneSpec { backbone: "b", layers: 6, depth };
-        select(super::build, options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
+        select(&super::ENTRY, options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
     }
 
     #[test]

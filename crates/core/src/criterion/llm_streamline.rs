@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
-use super::similarity::Cosine;
+use super::rule::{Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
@@ -27,8 +26,8 @@ struct LlmStreamline {
     axis: SimilarityAxis,
 }
 
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    let settings: LlmStreamlineOptions = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
+    let settings: LlmStreamlineOptions = options::read(name, options)?;
     Ok(Box::new(LlmStreamline { axis: settings.cosine.axis() }))
 }
 
@@ -65,9 +64,9 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 6, depth: 2 };
         // Blocks at 0 and 4 would be the most alike; 2 and 3 tie.
         let likeness = [1.0, 0.5, 0.7, 0.7, 1.0];
-        let selection = select(super::build, &json!({}), &cut, |pair| likeness[pair.from], |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| likeness[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [2, 3]);
         assert_eq!(selection.scores.len(), 3);
-        assert!(select(super::build, &json!({}), &PruneSpec { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
+        assert!(select(&super::ENTRY, &json!({}), &PruneSpec { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
     }
 }

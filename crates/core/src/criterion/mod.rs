@@ -2,13 +2,11 @@
 
 mod angular;
 mod cca;
-mod degenerate;
 mod explicit;
 mod llm_streamline;
 mod rule;
 mod shortened_llama;
 mod shortgpt;
-mod similarity;
 mod sleb;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
@@ -18,9 +16,8 @@ use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
-pub use degenerate::degenerate;
 use rule::CriterionEntry;
-pub use rule::{Criterion, Evidence, Perplexities, PruneSpec, Selection};
+pub use rule::{Criterion, Evidence, Perplexities, PruneSpec, Selection, degenerate};
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.
@@ -39,7 +36,7 @@ const ENTRIES: &[CriterionEntry] = &[
 /// # Errors
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
-    (options::lookup("criterion", name, ENTRIES)?.build)(options)
+    options::lookup("criterion", name, ENTRIES)?.build(options)
 }
 
 /// The same with its options as it is known by them in keys: every default filled in.
@@ -48,7 +45,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 /// As [`build`].
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
     let entry = options::lookup("criterion", name, ENTRIES)?;
-    Ok(((entry.build)(options)?, entry.resolve(options)?))
+    Ok((entry.build(options)?, entry.resolve(options)?))
 }
 
 /// The version of what a criterion gives; 1 of a name that is no criterion's.

@@ -64,10 +64,10 @@ enum ShortenedLlama {
     Released { score: &'static str, backbone: Option<String> },
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    let ShortenedLlamaOptions { order, score, backbone } = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
+    let ShortenedLlamaOptions { order, score, backbone } = options::read(name, options)?;
     if order == Order::Measured && (score.is_some() || backbone.is_some()) {
-        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+        return Err(Error::bad_input(format!("wrong options for `{name}`"))
             .expected("`score` and `backbone` only with `order: released`")
             .found("`order: measured`"));
     }
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_released_order_is_found_by_the_backbone_s_name_or_the_option() {
         let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3 };
-        let order = |options| select(super::build, &options, &cut, |_| 0.0, |_| 0.0);
+        let order = |options| select(&super::ENTRY, &options, &cut, |_| 0.0, |_| 0.0);
         // The first three of the file's row.
         assert_eq!(order(json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
         let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
@@ -200,7 +200,7 @@ mod tests {
         let text = order(json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
         assert!(text.contains("llama-2-7b (taylor)") && text.contains("`gpt-2`"), "{text}");
         let small = PruneSpec { layers: 16, ..cut };
-        let text = select(super::build, &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
+        let text = select(&super::ENTRY, &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
         assert!(text.to_string().contains("layers below 16"), "{text}");
     }
 
@@ -208,7 +208,7 @@ mod tests {
     fn measured_removes_the_layers_that_are_missed_least() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         let perplexity = |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]];
-        let selection = select(super::build, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
     }

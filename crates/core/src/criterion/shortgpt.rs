@@ -3,15 +3,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
-use super::similarity::Cosine;
+use super::rule::{Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
 use crate::calibrate::Pair;
 use crate::error::Result;
-use crate::options::{self, Options};
 
 const NAME: &str = "shortgpt";
 const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build).label("ShortGPT");
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>).label("ShortGPT");
 
 /// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -30,10 +29,6 @@ enum LastLayer {
     #[default]
     Keep,
     Allow,
-}
-
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    Ok(Box::new(options::read::<ShortGpt>(NAME, options)?))
 }
 
 impl ShortGpt {
@@ -69,7 +64,7 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let likeness = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =
-            |options| select(super::build, &options, &cut, |pair| likeness[pair.from], |_| 0.0).unwrap().removed;
+            |options| select(&super::ENTRY, &options, &cut, |pair| likeness[pair.from], |_| 0.0).unwrap().removed;
         assert_eq!(removed(json!({})), [0, 2]);
         assert_eq!(removed(json!({"last_layer": "allow"})), [2, 4]);
     }

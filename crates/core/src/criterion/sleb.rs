@@ -3,23 +3,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
 use crate::error::{Error, Result};
-use crate::options::{self, Options};
 
 const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build).label("SLEB");
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build::<Sleb>).label("SLEB");
 
 /// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
 /// with the perplexity after it.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Sleb {}
-
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
-    Ok(Box::new(options::read::<Sleb>(NAME, options)?))
-}
 
 /// `gone` and one more layer, for each layer that is left.
 fn candidates(layers: usize, gone: &[usize]) -> Vec<Vec<usize>> {
@@ -68,11 +63,11 @@ mod tests {
     #[test]
     fn trials_that_overflow_rank_no_layers() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
-        for build in [super::build, crate::criterion::shortened_llama::build] {
+        for entry in [super::ENTRY, crate::criterion::shortened_llama::ENTRY] {
             for broken in [f64::NAN, f64::INFINITY] {
                 let some = |removed: &[usize]| if removed.contains(&2) { broken } else { 3.0 };
                 for perplexity in [&some as &dyn Fn(&[usize]) -> f64, &|_| broken] {
-                    let error = select(build, &json!({}), &cut, |_| 0.0, perplexity).unwrap_err();
+                    let error = select(&entry, &json!({}), &cut, |_| 0.0, perplexity).unwrap_err();
                     assert!(error.exit_code() == 4 && error.to_string().contains("no number"), "{error}");
                 }
             }
@@ -91,7 +86,7 @@ mod tests {
             [0, 1] => 4.0,
             _ => 9.0,
         };
-        let selection = select(super::build, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(1, 1.0), (3, 3.0)]);
     }

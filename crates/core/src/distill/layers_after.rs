@@ -8,14 +8,11 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::error::Result;
 use crate::model::candle::{End, ops};
-use crate::model::{Config, FrozenWeights, LayerTensors, Sublayer};
+use crate::model::{Config, FrozenWeights, Sublayer};
 
 /// The layers from one on, the final norm and the output projection, frozen, in plain operations.
 pub struct LayersAfter {
     config: Config,
-    layers: Vec<LayerTensors>,
-    final_norm: Tensor, // [C]
-    head: Tensor,       // [vocab, C]
     weights: FrozenWeights,
 }
 
@@ -25,14 +22,7 @@ impl LayersAfter {
     /// # Errors
     /// As [`crate::model::Decoder::load`].
     pub fn load(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
-        let weights = FrozenWeights::open(config, folder, device)?;
-        Ok(Self {
-            layers: (first..config.layers).map(|layer| weights.layer(layer)).collect::<Result<_>>()?,
-            final_norm: weights.final_norm()?,
-            head: weights.head()?,
-            config: config.clone(),
-            weights,
-        })
+        Ok(Self { weights: FrozenWeights::read(config, folder, first, device)?, config: config.clone() })
     }
 
     pub fn channels(&self) -> usize {
@@ -40,7 +30,7 @@ impl LayersAfter {
     }
 
     pub fn device(&self) -> &Device {
-        self.head.device()
+        self.weights.head.device()
     }
 
     /// The logits of every position of one sequence.
@@ -53,17 +43,17 @@ impl LayersAfter {
         let scores = ops::Scores::of(&self.config);
         let mut masks = BTreeMap::new();
         let mut x = stream.clone();
-        for layer in &self.layers {
+        for layer in &self.weights.layers {
             let mask = match masks.entry(layer.window) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(free) => free.insert(causal(positions, layer.window, self.device())?),
             };
-            let turned = tables.get(&self.weights.rotary_of(layer.index)).and_then(Option::as_ref);
+            let turned = tables[self.weights.rotary_of(layer.index)].as_ref();
             let attend = |queries: &Tensor, keys: &Tensor, values: &Tensor| -> Result<Tensor> {
                 let [queries, keys, values] = [queries, keys, values].map(|x| x.unsqueeze(0));
                 Ok(ops::attention(&queries?, &keys?, &values?, mask, scores)?.squeeze(0)?)
             };
-            for half in [Sublayer::Attention, Sublayer::Mlp] {
+            for half in Sublayer::BOTH {
                 x = (&x + layer.branch(&self.config, half, &x, End::Branch, turned, attend)?)?;
             }
         }
@@ -75,7 +65,7 @@ impl LayersAfter {
     /// # Shapes
     /// `stream [positions, C]`, what leaves the last layer; result `[positions, vocab]`.
     pub fn project(&self, stream: &Tensor) -> Result<Tensor> {
-        let logits = ops::linear(&ops::rms_norm(stream, &self.final_norm, self.eps())?, &self.head)?;
+        let logits = ops::linear(&ops::rms_norm(stream, &self.weights.final_norm, self.eps())?, &self.weights.head)?;
         ops::capped(logits, self.config.logit_cap)
     }
 

@@ -3,20 +3,17 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `settings` | how much text is read, and the optimizer's constants |
 //! | `teacher` | what the whole backbone predicts: its likeliest tokens at each position |
 //! | `tail` | the layers after the boundary, frozen, in operations that can be differentiated |
-//! | `training` | the steps, and the checkpoint from which they go on |
+//! | `training` | how much text is read, the optimizer's constants, the steps, and the checkpoint from which they go on |
 //!
 //! What stands before the boundary is the same for the teacher and for every student: its stream `X_pre` is read, not
 //! computed again.
 
 mod layers_after;
-mod settings;
 mod teacher;
 mod training;
 
 pub use layers_after::LayersAfter;
-pub use settings::Finetune;
 pub use teacher::{TopTokens, top_tokens};
-pub use training::{Checkpoint, Training};
+pub use training::{Checkpoint, Finetune, Training};

@@ -1,9 +1,10 @@
-//! Training a boundary's matrix, step by step.
+//! Training a boundary's matrix, step by step: on how much text, and how.
 
 use candle_core::{DType, Device, Tensor, Var};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::layers_after::LayersAfter;
-use super::settings::Finetune;
 use super::teacher::TopTokens;
 use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
@@ -73,7 +74,7 @@ impl<'a> Training<'a> {
         if state.matrix.len() != c * c || state.adam.parameters() != c * c {
             return Err(Error::job("a matrix does not fit the backbone that it is trained in")
                 .expected(format!("{} numbers", c * c))
-                .found(state.matrix.len().to_string()));
+                .found(state.matrix.len()));
         }
         Ok(Self { tail, state })
     }
@@ -99,7 +100,7 @@ impl<'a> Training<'a> {
         if !loss.is_finite() || gradient.iter().any(|g| !g.is_finite()) {
             return Err(Error::job("training diverged: its loss or its gradient is not a finite number")
                 .at(format!("step {}", self.steps() + 1))
-                .found(loss.to_string()));
+                .found(loss));
         }
         self.state.adam.update(&mut self.state.matrix, &gradient);
         self.state.losses.push(loss);
@@ -136,6 +137,31 @@ fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     let ours = ops::log_softmax(&ops::wide(logits)?.gather(&tokens, 1)?)?;
     let apart = (theirs.exp()? * (theirs - ours)?)?;
     Ok((apart.sum_all()? / positions as f64)?)
+}
+
+/// The text that an operator is trained on: sequences of the calibration's corpus, drawn by its rule. One step a sequence,
+/// each read once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Finetune {
+    /// How many sequences, and so steps.
+    #[schemars(range(min = 1))]
+    pub sequences: usize,
+    /// Tokens of a sequence.
+    #[schemars(range(min = 2))]
+    pub length: usize,
+    /// Of the draw.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// Constants of the paper's appendix D, which are those of LinearPatch.
+impl Finetune {
+    /// Of AdamW, the same at every step.
+    pub const LEARNING_RATE: f32 = 1e-4;
+    pub const WEIGHT_DECAY: f32 = 1e-4;
+    /// The teacher's tokens that count at a position.
+    pub const TOP_TOKENS: usize = 100;
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::eval_set::{EvalPart, EvalSet, in_parts};
+use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Engine, Load, Prediction, ScoredRow, Trie};
 
@@ -96,7 +96,7 @@ impl<'a> MultipleChoiceEval<'a> {
                     return Err(Error::job("a continuation is longer than what the model sees")
                         .at(format!("document {document}, choice {index}"))
                         .expected(format!("at most {} tokens", choice.input.len()))
-                        .found(choice.continuation.len().to_string()));
+                        .found(choice.continuation.len()));
                 }
             }
         }
@@ -164,13 +164,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
         2 * self.batches[chunk].iter().map(|&document| self.documents[document].len()).sum::<usize>()
     }
 
-    fn run(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        chunks: &[usize],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<Vec<f64>>>> {
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let tokens = |&document: &usize| self.trees[document].tokens();
         let members: Vec<&[usize]> = chunks.iter().map(|&chunk| self.batches[chunk].as_slice()).collect();
         in_parts(engine, trie, &members, tokens, seconds, |documents| self.part(documents))

@@ -1,5 +1,7 @@
 //! A backbone's tokenizer as the tasks want it.
 
+use std::fmt::Display;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -47,25 +49,29 @@ pub fn end_tokens(
 ) -> Result<(Vec<u32>, Option<String>)> {
     let [ids, token] = end_of_text(tokenizer_config, config);
     let listed = ids.as_array().map_or_else(|| std::slice::from_ref(ids), Vec::as_slice);
-    let beyond = |id: &Value| {
-        Error::bad_input("a special token is beyond the vocabulary")
-            .at("config.json, eos_token_id")
-            .expected(format!("an id below {}", tokenizer.vocab_size()))
-            .found(id.to_string())
-    };
-    let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| beyond(id));
+    let number = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+    let id = |id: &Value| number(id).ok_or_else(|| beyond(tokenizer, "eos", id));
     let mut ids: Vec<u32> = listed.iter().filter(|id| !id.is_null()).map(id).collect::<Result<_>>()?;
     let text = token.as_str().or_else(|| token["content"].as_str());
     if let Some(text) = text {
-        let id = tokenizer.id(text).ok_or_else(|| {
-            Error::bad_input("the tokenizer does not know its own special token")
-                .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
-                .expected("an `eos_token` of tokenizer.json")
-                .found(format!("`{text}`"))
-        })?;
+        let id = tokenizer.id(text).ok_or_else(|| unknown(tokenizer, "an `eos_token`", text))?;
         ids.extend((!ids.contains(&id)).then_some(id));
     }
     Ok((ids, text.map(str::to_owned)))
+}
+
+fn unknown(tokenizer: &Tokenizer, token: &str, text: &str) -> Error {
+    Error::bad_input("the tokenizer does not know its own special token")
+        .at(tokenizer.path().with_file_name("tokenizer_config.json").display())
+        .expected(format!("{token} of tokenizer.json"))
+        .found(format!("`{text}`"))
+}
+
+fn beyond(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error {
+    Error::bad_input("a special token is beyond the vocabulary")
+        .at(format!("config.json, {name}_token_id"))
+        .expected(format!("an id below {}", tokenizer.vocab_size()))
+        .found(id)
 }
 
 /// Tokenises for tasks: with or without special tokens, and with a token that stands for an empty context.
@@ -82,18 +88,10 @@ impl<'a> TaskEncoder<'a> {
     /// A token that the tokenizer does not know.
     pub fn new(tokenizer: &'a Tokenizer, tokenizer_config: &Value, config: &Value) -> Result<Self> {
         let id = |(name, token): (&str, SpecialToken<'_>)| match token {
-            SpecialToken::Text(text) => tokenizer.id(text).ok_or_else(|| {
-                Error::bad_input("the tokenizer does not know its own special token")
-                    .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
-                    .expected(format!("a `{name}_token` of tokenizer.json"))
-                    .found(format!("`{text}`"))
-            }),
-            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| {
-                Error::bad_input("a special token is beyond the vocabulary")
-                    .at(format!("config.json, {name}_token_id"))
-                    .expected(format!("an id below {}", tokenizer.vocab_size()))
-                    .found(id.to_string())
-            }),
+            SpecialToken::Text(text) => {
+                tokenizer.id(text).ok_or_else(|| unknown(tokenizer, &format!("a `{name}_token`"), text))
+            }
+            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| beyond(tokenizer, name, id)),
         };
         let prefix = prefix_token(tokenizer_config, config).map(id).transpose()?;
         let prefix = prefix.map(|id| tokenizer.decode(id).map(|text| Prefix { id, text })).transpose()?;

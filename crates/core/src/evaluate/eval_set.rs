@@ -22,14 +22,8 @@ pub trait EvalSet: Sync {
     /// How much text some chunks are, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 
-    /// Runs some chunks together: of each the values of each program. `seconds[node]` grows by the time of each step.
-    fn run(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        chunks: &[usize],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<Vec<f64>>>>;
+    /// Runs some chunks together. `seconds[node]` grows by the time of each step.
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues>;
 
     /// How many values a chunk gives for each program; at least, where that is the programs' matter.
     fn count(&self, chunk: usize) -> usize;
@@ -51,6 +45,9 @@ pub trait EvalSet: Sync {
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64>;
 }
 
+/// Of some chunks the values of each program.
+pub type ChunkValues = Vec<Vec<Vec<f64>>>;
+
 /// The values that one program's predictions amount to.
 type Values<'a> = dyn Fn(&[Prediction]) -> Vec<f64> + 'a;
 
@@ -71,7 +68,7 @@ pub(super) fn in_parts<'a, M>(
     tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
     part: impl Fn(&'a [M]) -> EvalPart<'a>,
-) -> Result<Vec<Vec<Vec<f64>>>> {
+) -> Result<ChunkValues> {
     let started = Instant::now();
     let of_chunk = |(chunk, members): (usize, &&'a [M])| {
         let parts = split(engine.part_tokens(), members, &tokens);

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::eval_set::EvalSet;
+use super::eval_set::{ChunkValues, EvalSet};
 use crate::error::{Error, Result};
-use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, continued};
+use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, generate};
 use crate::model::{Engine, Load, Trie};
 
 /// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave.
@@ -97,18 +97,12 @@ impl EvalSet for GenerationEval<'_> {
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
-    fn run(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        chunks: &[usize],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<Vec<f64>>>> {
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let started = Instant::now();
         let mut of_chunks = Vec::with_capacity(chunks.len());
         for &chunk in chunks {
             let prompts = &self.prompts[self.members(chunk)];
-            let done = continued(engine, trie, prompts, &self.settings, self.text, &mut ())?;
+            let done = generate(engine, trie, prompts, &self.settings, self.text, &mut ())?;
             let of_program = |program: usize| done.iter().flat_map(|of| values(&of[program])).collect::<Vec<f64>>();
             of_chunks.push((0..trie.programs()).map(of_program).collect());
         }

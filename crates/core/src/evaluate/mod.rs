@@ -7,4 +7,4 @@ pub mod generation;
 pub mod perplexity;
 
 pub use encoder::{SpecialToken, TaskEncoder, end_of_text, end_tokens, prefix_token};
-pub use eval_set::{EvalSet, score};
+pub use eval_set::{ChunkValues, EvalSet, score};

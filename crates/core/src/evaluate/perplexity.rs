@@ -3,7 +3,7 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
-use super::eval_set::{EvalPart, EvalSet, in_parts, score};
+use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts, score};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
@@ -90,13 +90,7 @@ impl EvalSet for PerplexityEval<'_> {
         self.members(chunk).len()
     }
 
-    fn run(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        chunks: &[usize],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<Vec<f64>>>> {
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.members(chunk).collect()).collect();
         let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
         let length = |_: &usize| self.windows.length;

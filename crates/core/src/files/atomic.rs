@@ -27,7 +27,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| refused(dir, &error))?;
     if let Some(name) = names.iter().find(|name| dir.join(name).is_dir()) {
         return Err(Error::missing("the results cannot be written")
-            .at(dir.join(name).display().to_string())
+            .at(dir.join(name).display())
             .expected("a file, or nothing")
             .found("a folder")
             .hint("move the folder away"));
@@ -121,6 +121,14 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>)
     Ok(())
 }
 
+/// As [`write_atomically`], these bytes.
+///
+/// # Errors
+/// Exit code 3 naming the file.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
+}
+
 /// A file in `dir` that is removed when it is dropped, unless it is given a name for good ([`NamedTempFile::persist`]).
 /// What a killed process leaves is swept: see [`sweep`].
 ///
@@ -170,9 +178,9 @@ fn named<T>(
 
 fn refused(dir: &Path, error: &std::io::Error) -> Error {
     Error::missing("the results folder cannot be written to")
-        .at(dir.display().to_string())
+        .at(dir.display())
         .expected("a folder in which files can be created")
-        .found(error.to_string())
+        .found(error)
         .hint("free the path or some room, mend the folder's rights, or choose another folder")
 }
 
@@ -213,7 +221,7 @@ mod tests {
         assert!(error.is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
-        write_atomically(&path, |file| file.write_all(b"new").map_err(|e| Error::io("write", &path, &e))).unwrap();
+        write_whole(&path, b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     }
 

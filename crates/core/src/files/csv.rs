@@ -51,10 +51,10 @@ fn reason(kind: &DeserializeErrorKind) -> String {
 fn broken(file: &str, error: &csv::Error) -> Error {
     let line = error.position().map_or(1, csv::Position::line);
     match error.kind() {
-        ErrorKind::UnequalLengths { expected_len, len, .. } => Error::damaged("the line has another number of columns")
-            .expected(expected_len.to_string())
-            .found(len.to_string()),
-        _ => Error::damaged("the table cannot be read").found(error.to_string()),
+        ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            Error::damaged("the line has another number of columns").expected(expected_len).found(len)
+        }
+        _ => Error::damaged("the table cannot be read").found(error),
     }
     .at(format!("{file}:{line}"))
 }

@@ -9,7 +9,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::{GgmlDType, QTensor, ggml_file};
 
 use super::{caught, regular};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 
 /// Bytes of a header. The largest of real ones, with half a million merges, has 20 MB; each of its values takes up to 32 times
 /// its bytes in memory.
@@ -62,7 +62,7 @@ impl Gguf {
         file.take(MOST_HEADER).read_to_end(&mut head).map_err(io)?;
         let damaged = |found: String| {
             Error::bad_input("the GGUF file cannot be read")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected(format!("a whole GGUF file of version 1 to 3, its tensors {TYPES}"))
                 .found(found)
                 .hint("fetch the file again; other types can be converted by llama.cpp's llama-quantize")
@@ -72,7 +72,8 @@ impl Gguf {
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
             .map_err(|panic| damaged(format!("a panic of its reader: {panic}")))?
-            .map_err(|error| damaged(first_line(&error.to_string())))?;
+            // candle's errors may have a backtrace below.
+            .map_err(|error| damaged(error.to_string().lines().next().unwrap_or_default().to_owned()))?;
         if !old && count != Some(content.tensor_infos.len() as u64) {
             return Err(damaged("two tensors of one name".to_owned()));
         }
@@ -253,7 +254,7 @@ impl Blocks {
         let (dtype, numbers) = (self.dtype, self.numbers);
         let tensor = ggml_file::qtensor_from_ggml(dtype, self.bytes(), vec![numbers], &candle_core::Device::Cpu);
         let values = tensor.and_then(|of| of.dequantize(&candle_core::Device::Cpu)?.to_vec1());
-        values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error.to_string()))
+        values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error))
     }
 }
 
@@ -298,13 +299,5 @@ fn scalar(value: &Value) -> String {
         Value::Bool(on) => on.to_string(),
         value => real(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
     };
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
-}
-
-/// candle's errors may have a backtrace below.
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+    shortened(&text, 80)
 }

@@ -32,14 +32,15 @@ pub fn header(entries: &[(String, Value)], tensors: &[GgufInfo]) -> Result<Vec<u
     out.extend((tensors.len() as u64).to_le_bytes());
     out.extend((entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
-        text(&mut out, key);
-        let unlike = || Error::job("an entry of a GGUF file cannot be written").at(key.clone());
-        out.extend(kind(value).to_le_bytes());
-        put(&mut out, value).ok_or_else(unlike)?;
+        out.extend(text(key));
+        let unlike = || Error::job("an entry of a GGUF file cannot be written").at(key);
+        let (kind, bytes) = written(value).ok_or_else(unlike)?;
+        out.extend(kind.to_le_bytes());
+        out.extend(bytes);
     }
     let mut offset = 0;
     for info in tensors {
-        text(&mut out, &info.name);
+        out.extend(text(&info.name));
         out.extend((info.shape.len() as u32).to_le_bytes());
         info.shape.iter().rev().for_each(|&side| out.extend((side as u64).to_le_bytes()));
         out.extend(number(info.dtype).to_le_bytes());
@@ -55,54 +56,36 @@ pub fn padding(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT) - bytes
 }
 
-fn text(out: &mut Vec<u8>, text: &str) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.as_bytes());
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-fn put(out: &mut Vec<u8>, value: &Value) -> Option<()> {
-    match value {
-        Value::U8(n) => out.push(*n),
-        Value::I8(n) => out.extend(n.to_le_bytes()),
-        Value::U16(n) => out.extend(n.to_le_bytes()),
-        Value::I16(n) => out.extend(n.to_le_bytes()),
-        Value::U32(n) => out.extend(n.to_le_bytes()),
-        Value::I32(n) => out.extend(n.to_le_bytes()),
-        Value::U64(n) => out.extend(n.to_le_bytes()),
-        Value::I64(n) => out.extend(n.to_le_bytes()),
-        Value::F32(n) => out.extend(n.to_le_bytes()),
-        Value::F64(n) => out.extend(n.to_le_bytes()),
-        Value::Bool(on) => out.push((*on).into()),
-        Value::String(of) => text(out, of),
+/// A type of entries, as the format numbers it, and the bytes of one; none of a list of unlike types.
+fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
+    Some(match value {
+        Value::U8(n) => (0, vec![*n]),
+        Value::I8(n) => (1, n.to_le_bytes().to_vec()),
+        Value::U16(n) => (2, n.to_le_bytes().to_vec()),
+        Value::I16(n) => (3, n.to_le_bytes().to_vec()),
+        Value::U32(n) => (4, n.to_le_bytes().to_vec()),
+        Value::I32(n) => (5, n.to_le_bytes().to_vec()),
+        Value::F32(n) => (6, n.to_le_bytes().to_vec()),
+        Value::Bool(on) => (7, vec![(*on).into()]),
+        Value::String(of) => (8, text(of)),
         Value::Array(list) => {
-            let of = list.first().map_or(8, kind);
-            out.extend(of.to_le_bytes());
+            let items = list.iter().map(written).collect::<Option<Vec<_>>>()?;
+            let of = items.first().map_or(8, |(of, _)| *of);
+            let mut out = of.to_le_bytes().to_vec();
             out.extend((list.len() as u64).to_le_bytes());
-            for value in list {
-                (kind(value) == of).then(|| put(out, value))??;
+            for (own, bytes) in items {
+                (own == of).then(|| out.extend(bytes))?;
             }
+            (9, out)
         }
-    }
-    Some(())
-}
-
-/// A type of entries, as the format numbers it.
-fn kind(value: &Value) -> u32 {
-    match value {
-        Value::U8(_) => 0,
-        Value::I8(_) => 1,
-        Value::U16(_) => 2,
-        Value::I16(_) => 3,
-        Value::U32(_) => 4,
-        Value::I32(_) => 5,
-        Value::F32(_) => 6,
-        Value::Bool(_) => 7,
-        Value::String(_) => 8,
-        Value::Array(_) => 9,
-        Value::U64(_) => 10,
-        Value::I64(_) => 11,
-        Value::F64(_) => 12,
-    }
+        Value::U64(n) => (10, n.to_le_bytes().to_vec()),
+        Value::I64(n) => (11, n.to_le_bytes().to_vec()),
+        Value::F64(n) => (12, n.to_le_bytes().to_vec()),
+    })
 }
 
 /// A type of tensors, as the format numbers it (ggml.h).

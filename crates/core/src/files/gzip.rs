@@ -24,5 +24,5 @@ pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<E
         ErrorKind::InvalidData | ErrorKind::InvalidInput => "the gzip file is damaged",
         _ => return None,
     };
-    Some(Error::bad_input(what).at(path.display().to_string()).found(error.to_string()).hint("download the file again"))
+    Some(Error::bad_input(what).at(path.display()).found(error).hint("download the file again"))
 }

@@ -57,7 +57,7 @@ impl TextLimit {
     /// The error for a file that holds more.
     pub fn exceeded(self, path: &Path) -> Error {
         Error::bad_input("the file holds or unpacks to more text than is read")
-            .at(path.display().to_string())
+            .at(path.display())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
             .found("more")
             .hint(

@@ -49,8 +49,5 @@ pub fn broken(path: &Path, error: &PolarsError) -> Error {
 }
 
 fn unreadable(path: &Path, found: &str) -> Error {
-    Error::bad_input("the parquet file cannot be read")
-        .at(path.display().to_string())
-        .found(found)
-        .hint("download the file again")
+    Error::bad_input("the parquet file cannot be read").at(path.display()).found(found).hint("download the file again")
 }

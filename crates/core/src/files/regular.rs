@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> Result<File> {
     let kind = fs::metadata(path).map_err(failed)?.file_type();
     if !kind.is_file() {
         return Err(Error::bad_input("this is not an ordinary file")
-            .at(path.display().to_string())
+            .at(path.display())
             .expected("a file with its content on a disk")
             .found(name_of(kind))
             .hint("write the content to a file first: inputs are read more than once"));

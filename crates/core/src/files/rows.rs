@@ -180,8 +180,8 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
 }
 
 /// An error about a file.
-pub fn bad(what: impl Into<String>, path: &Path) -> Error {
-    Error::bad_input(what).at(path.display().to_string())
+pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
+    Error::bad_input(what).at(path.display())
 }
 
 /// The error for bytes that are no text, from an offset in a `part` of a file on.

@@ -10,6 +10,6 @@ mod settings;
 mod text;
 
 pub(crate) use choice::greatest;
-pub use schedule::{Prompt, Watch, continued, generate};
+pub use schedule::{Prompt, Watch, generate};
 pub use settings::{Sampling, Settings};
 pub use text::{Detokenizer, End, Generation};

@@ -10,7 +10,7 @@ use super::choice::Choice;
 use super::settings::Settings;
 use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
-use crate::model::{BlockId, Decoding, Engine, Program, Run, Trie};
+use crate::model::{BlockId, Decoding, Engine, Run, Trie};
 
 /// New tokens of prompts that one round runs at most, if there is more than one prompt.
 const PREFILL_TOKENS: usize = 2048;
@@ -42,26 +42,11 @@ impl Watch for () {
     }
 }
 
-/// The continuations of all prompts, of each under each program.
+/// The continuations of all prompts, of each under each program of a trie.
 ///
 /// # Errors
 /// Settings that contradict themselves; a prompt without ids; a cache without room for one prompt; what the watch returns.
 pub fn generate(
-    engine: &dyn Engine,
-    programs: &[Program],
-    prompts: &[Prompt],
-    settings: &Settings,
-    text: &dyn Detokenizer,
-    watch: &mut dyn Watch,
-) -> Result<Vec<Vec<Generation>>> {
-    continued(engine, &Trie::new(programs), prompts, settings, text, watch)
-}
-
-/// As [`generate`], of the programs of a trie.
-///
-/// # Errors
-/// As there.
-pub fn continued(
     engine: &dyn Engine,
     trie: &Trie,
     prompts: &[Prompt],

@@ -57,7 +57,7 @@ impl Settings {
 
     pub(super) fn check(&self) -> Result<()> {
         let wrong = |what: &str, expected: &str, found: String| {
-            Err(Error::bad_input(what.to_owned()).at("generation").expected(expected.to_owned()).found(found))
+            Err(Error::bad_input(what).at("generation").expected(expected).found(found))
         };
         if self.max_new_tokens == 0 {
             return wrong("nothing would be generated", "one new token at least", "0".into());

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::prompt::Prompt;
-use super::rounds::{Patience, Rounds, Session, alone, counted, in_rounds};
+use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted, in_rounds};
 use super::spread::{Speedup, TimeSpread};
 use crate::error::{Error, Result};
 use crate::generate::greatest;
@@ -149,8 +148,9 @@ mod tests {
             // The first one follows from the prompt.
             let settings = Settings::greedy(6, 64);
             let programs = std::slice::from_ref(&program);
-            let expected = generate::generate(&*engine, programs, &prompts, &settings, &Silent, &mut ()).unwrap();
-            let (took, tokens) = steps(&*engine, &Trie::new(programs), PROMPT, 5).unwrap();
+            let trie = Trie::new(programs);
+            let expected = generate::generate(&*engine, &trie, &prompts, &settings, &Silent, &mut ()).unwrap();
+            let (took, tokens) = steps(&*engine, &trie, PROMPT, 5).unwrap();
             let of = |sequence: usize| tokens.iter().skip(sequence).step_by(3).copied().collect::<Vec<u32>>();
             assert_eq!(tokens.len(), 15);
             for (sequence, of_programs) in expected.iter().enumerate() {

@@ -3,23 +3,20 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `prompt` | what is read: so many sequences of so many tokens |
 //! | `in_full` | diagonal operators as full products |
-//! | `rounds` | passes over the prompt, the variants' one after the other, round by round, until they are quiet |
+//! | `rounds` | the prompt, so many sequences of so many tokens, and passes over it, the variants' one after the other, round by round, until they are quiet |
 //! | `decode` | new tokens behind the prompt, one after the other, in such rounds |
 //! | `result` | what came of the rounds of one variant |
 //! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |
 
 mod decode;
 mod in_full;
-mod prompt;
 mod result;
 mod rounds;
 mod spread;
 
 pub use decode::{DecodeResult, decode_work, decoded};
 pub use in_full::{has_diagonal, in_full};
-pub use prompt::Prompt;
 pub use result::LatencyResult;
-pub use rounds::{Patience, Rounds, Session, Timed, interleaved, passes};
+pub use rounds::{Patience, Prompt, Rounds, Session, Timed, interleaved, passes};
 pub use spread::{NOISE, Speedup, TimeSpread};

@@ -36,7 +36,9 @@ impl NormalEquations {
     pub fn excess(&self, map: &[f64]) -> f64 {
         let c = self.channels;
         let mut image = vec![0.0; c * c]; // XᵀX·M
-        let (gram, view) = (self.whole_gram(), MatrixView::rows(map, c, c));
+        // With its lower triangle filled in.
+        let of = |at: usize| self.gram[(at / c).min(at % c) * c + (at / c).max(at % c)];
+        let (gram, view) = ((0..c * c).map(of).collect::<Vec<f64>>(), MatrixView::rows(map, c, c));
         gemm_parallel(MatrixViewMut::rows(&mut image, c, c), Update::Replace, MatrixView::rows(&gram, c, c), view);
         let square: f64 = map.iter().zip(&image).map(|(m, g)| m * g).sum();
         let along = |i: usize| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>();
@@ -102,13 +104,6 @@ impl NormalEquations {
             return Ok(solution);
         }
         Ok(self.minimum_norm()?.solution)
-    }
-
-    /// `XᵀX` with its lower triangle filled in.
-    fn whole_gram(&self) -> Vec<f64> {
-        let c = self.channels;
-        let of = |at: usize| self.gram[(at / c).min(at % c) * c + (at / c).max(at % c)];
-        (0..c * c).map(of).collect()
     }
 }
 

@@ -26,6 +26,7 @@ pub fn widest<R>(body: impl FnOnce() -> R) -> R {
 }
 
 /// Computes an expression with the best instruction set of this processor.
+#[macro_export]
 macro_rules! in_widest {
     ($body:expr) => {
         $crate::linalg::simd::widest(

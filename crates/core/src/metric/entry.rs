@@ -1,4 +1,4 @@
-//! What a metric's file says of it.
+//! What is said of a metric.
 
 use std::fmt;
 
@@ -171,7 +171,7 @@ impl fmt::Debug for MetricEntry {
     }
 }
 
-/// A metric with no more than a look; each file says what it is.
+/// A metric with no more than a look; its entry says what it is.
 pub(super) const BARE: MetricEntry = MetricEntry {
     id: "",
     name: "",

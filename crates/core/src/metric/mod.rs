@@ -1,33 +1,18 @@
-//! The registry of metrics: one metric, one file, one line in [`ENTRIES`]. An entry says what it is a number of, how that is
-//! worked out with its error, what it is called, which way is better, how it is printed, tested and shown. Nothing else of
-//! the program knows a metric by its name.
+//! The registry of metrics: one metric, one entry beside those of the same samples, one line in [`ENTRIES`]. An entry
+//! says what it is a number of, how that is worked out with its error, what it is called, which way is better, how it is
+//! printed, tested and shown. Nothing else of the program knows a metric by its name.
 //!
 //! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word with what it is measured on (`ppl_c4`,
 //! `prefill_ms:seq=512:batch=1`). A task that a grid calls by a name of its own is an accuracy too ([`Metric::task`]).
 
-mod accuracy;
-mod accuracy_average;
-mod antisymmetric;
-mod bits_per_byte;
-mod boundary_error;
-mod byte_perplexity;
-mod channel_error;
-mod channels_reduced;
-mod decode;
-mod decode_predicted;
-mod decode_speedup;
-mod defined;
 mod entry;
-mod memory;
-mod memory_size;
-mod perplexity;
-mod perplexity_average;
-mod prefill;
-mod speedup;
-mod symmetric;
+mod latency;
+mod repair;
+mod task;
 #[cfg(test)]
 #[path = "../../templates/metric.rs"]
 mod template;
+mod text;
 
 use std::fmt;
 use std::ops::Deref;
@@ -38,44 +23,33 @@ use crate::error::{Error, Result};
 use crate::style::Style;
 use crate::tasks::TASKS;
 
-pub use accuracy::ENTRY as TASK;
-pub use accuracy_average::ENTRY as ACCURACY;
-pub use antisymmetric::ENTRY as ANTISYMMETRIC;
-pub use bits_per_byte::ENTRY as BITS_PER_BYTE;
-pub use boundary_error::ENTRY as BOUNDARY_ERROR;
-pub use channel_error::ENTRY as CHANNEL_ERROR;
-pub use channels_reduced::ENTRY as CHANNELS_REDUCED;
-pub use decode::ENTRY as DECODE;
 pub use entry::{Direction, MetricEntry, Nearness, Of, PairedTest, RepairSample, Shown, TaskSample, TextSample, Unit};
-pub use memory::ENTRY as MEMORY;
-pub use memory_size::ENTRY as MEMORY_SIZE;
-pub use perplexity::ENTRY as TEXT;
-pub use perplexity_average::ENTRY as PERPLEXITY;
-pub use prefill::ENTRY as PREFILL;
-pub use speedup::ENTRY as SPEEDUP;
-pub use symmetric::ENTRY as SYMMETRIC;
+pub use latency::{DECODE, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
+pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
+pub use task::{ACCURACY, TASK};
+pub use text::{BITS_PER_BYTE, PERPLEXITY, TEXT};
 
 /// Every metric, in the order of a run's columns.
 #[rustfmt::skip] // One line each.
 pub static ENTRIES: &[&MetricEntry] = &[
-    &perplexity::ENTRY,
-    &bits_per_byte::ENTRY,
-    &byte_perplexity::ENTRY,
-    &perplexity_average::ENTRY,
-    &accuracy::ENTRY,
-    &accuracy_average::ENTRY,
-    &prefill::ENTRY,
-    &speedup::ENTRY,
-    &memory::ENTRY,
-    &memory_size::ENTRY,
-    &decode::ENTRY,
-    &decode_speedup::ENTRY,
-    &decode_predicted::ENTRY,
-    &boundary_error::ENTRY,
-    &channel_error::ENTRY,
-    &symmetric::ENTRY,
-    &antisymmetric::ENTRY,
-    &channels_reduced::ENTRY,
+    &TEXT,
+    &BITS_PER_BYTE,
+    &text::BYTE_PERPLEXITY,
+    &PERPLEXITY,
+    &TASK,
+    &ACCURACY,
+    &PREFILL,
+    &SPEEDUP,
+    &MEMORY,
+    &MEMORY_SIZE,
+    &DECODE,
+    &latency::DECODE_SPEEDUP,
+    &latency::DECODE_PREDICTED,
+    &BOUNDARY_ERROR,
+    &CHANNEL_ERROR,
+    &SYMMETRIC,
+    &ANTISYMMETRIC,
+    &CHANNELS_REDUCED,
 ];
 
 /// The texts of the paper's tables with their heads, in the order of its columns.
@@ -196,13 +170,13 @@ impl Metric {
     fn of_definition(id: &str) -> Option<Self> {
         let (of, what) = id.rsplit_once('/')?;
         let (metric, filter) = what.split_once(',')?;
-        defined::ENTRIES.iter().any(|entry| entry.id == metric).then(|| Self::defined(of, metric, filter))
+        task::DEFINED.iter().any(|entry| entry.id == metric).then(|| Self::defined(of, metric, filter))
     }
 
     /// A metric of a task or group by a definition of lm-evaluation-harness, under its names. One that is none of its is
     /// taken for an accuracy.
     pub fn defined(of: &str, metric: &str, filter: &str) -> Self {
-        let entry = defined::ENTRIES.iter().find(|entry| entry.id == metric).unwrap_or(&defined::ENTRIES[0]);
+        let entry = task::DEFINED.iter().find(|entry| entry.id == metric).unwrap_or(&task::DEFINED[0]);
         let behind = if filter == "none" { String::new() } else { format!(",{filter}") };
         let (id, label) = (format!("{of}/{metric},{filter}"), format!("{of} {metric}{behind}"));
         Self { id, label, entry, member: Some(of.to_owned()) }

@@ -19,8 +19,9 @@ pub struct Architecture {
     pub class: &'static str,
     /// Its name in every config.
     pub model_type: &'static str,
-    /// What transformers' classes beside that of the whole model begin with, and the folder that they stand in.
-    pub python: (&'static str, &'static str),
+    /// What transformers' classes beside that of the whole model begin with, and the folder that they stand in, where these are
+    /// not the beginning of `class` and `model_type`.
+    pub python: Option<(&'static str, &'static str)>,
     /// Names of a layer's norm weights: before and after attention, before and after the MLP.
     pub norms: [Option<&'static str>; 4],
     /// Whether norms multiply by one more than their weights (Gemma).
@@ -177,7 +178,6 @@ pub enum QueryKeyNorm {
 const LLAMA: Architecture = Architecture {
     class: "LlamaForCausalLM",
     model_type: "llama",
-    python: ("Llama", "llama"),
     norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
     norms_add_one: false,
     query_key_norm: QueryKeyNorm::None,
@@ -190,6 +190,7 @@ const LLAMA: Architecture = Architecture {
     experts: None,
     scaled_embedding: false,
     scale: None,
+    python: None,
     caps: [None; 2],
     defaults: "{}",
     gguf: None,
@@ -199,7 +200,6 @@ const LLAMA: Architecture = Architecture {
 const GEMMA2: Architecture = Architecture {
     class: "Gemma2ForCausalLM",
     model_type: "gemma2",
-    python: ("Gemma2", "gemma2"),
     norms: [
         Some("input_layernorm"),
         Some("post_attention_layernorm"),
@@ -225,7 +225,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
-        python: ("Qwen3", "qwen3"),
         query_key_norm: QueryKeyNorm::PerHead,
         mlp_bias: false,
         window: SlidingWindow::Switched,
@@ -235,7 +234,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "Olmo2ForCausalLM",
         model_type: "olmo2",
-        python: ("Olmo2", "olmo2"),
         norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
         query_key_norm: QueryKeyNorm::WholeProjection,
         mlp_bias: false,
@@ -245,7 +243,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "MistralForCausalLM",
         model_type: "mistral",
-        python: ("Mistral", "mistral"),
         attention_bias: AttentionBias::Never,
         mlp_bias: false,
         window: SlidingWindow::Always,
@@ -255,7 +252,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "Qwen2ForCausalLM",
         model_type: "qwen2",
-        python: ("Qwen2", "qwen2"),
         attention_bias: AttentionBias::Inputs,
         mlp_bias: false,
         window: SlidingWindow::Switched,
@@ -266,7 +262,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "Phi3ForCausalLM",
         model_type: "phi3",
-        python: ("Phi3", "phi3"),
         attention_bias: AttentionBias::Never,
         mlp_bias: false,
         window: SlidingWindow::Always,
@@ -280,7 +275,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "SmolLM3ForCausalLM",
         model_type: "smollm3",
-        python: ("SmolLM3", "smollm3"),
         window: SlidingWindow::Unrotated,
         rope: RopeEntries::SomeLayers,
         gguf: Some(GgufForm { name: "smollm3", turns: true, places: GgufPlaces::Unrotated(4) }),
@@ -292,7 +286,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "Gemma3ForCausalLM",
         model_type: "gemma3_text",
-        python: ("Gemma3Text", "gemma3"),
+        python: Some(("Gemma3Text", "gemma3")),
         query_key_norm: QueryKeyNorm::PerHead,
         window: SlidingWindow::Patterned { every: 6, key: Some("sliding_window_pattern") },
         rope: RopeEntries::ByWindow,
@@ -307,7 +301,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "MixtralForCausalLM",
         model_type: "mixtral",
-        python: ("Mixtral", "mixtral"),
         attention_bias: AttentionBias::Never,
         mlp_bias: false,
         window: SlidingWindow::Always,
@@ -326,7 +319,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "Qwen3MoeForCausalLM",
         model_type: "qwen3_moe",
-        python: ("Qwen3Moe", "qwen3_moe"),
         query_key_norm: QueryKeyNorm::PerHead,
         mlp_bias: false,
         window: SlidingWindow::SwitchedWhole,
@@ -368,7 +360,7 @@ impl Architecture {
         Error::bad_input("unknown architecture")
             .at("architectures")
             .expected(ARCHITECTURES.iter().map(|of| of.class).collect::<Vec<_>>().join(", "))
-            .found(class.or(model_type).unwrap_or("neither architectures nor model_type").to_string())
+            .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
             .hint("only these decoders are computed faithfully; another of the same build is one entry in crates/core/src/model/architecture.rs")
     })?;
         // transformers goes by model_type alone: which of the two is right cannot be told from here.

@@ -83,7 +83,7 @@ impl Batch {
             None => Ok(()),
             Some(id) => Err(Error::bad_input("a token id exceeds the embedding")
                 .expected(format!("ids below {vocab}"))
-                .found(id.to_string())
+                .found(id)
                 .hint("the tokenizer is of another model")),
         }
     }

@@ -60,7 +60,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         make: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Self> {
         let makers = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads()).build();
-        let makers = makers.map_err(|error| Error::job("cannot start threads").found(error.to_string()))?;
+        let makers = makers.map_err(|error| Error::job("cannot start threads").found(error))?;
         let slots = bytes.iter().map(|_| Slot::Absent).collect();
         let state = Mutex::new(State { slots, held: 0, last: usize::MAX, clock: 0 });
         let (changed, nanoseconds_making) = (Condvar::new(), AtomicU64::new(0));

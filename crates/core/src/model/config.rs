@@ -97,11 +97,7 @@ impl Config {
 
     /// That norm's name.
     pub fn norm_after(&self, half: Sublayer) -> Option<&'static str> {
-        let after = match half {
-            Sublayer::Attention => 1,
-            Sublayer::Mlp => 3,
-        };
-        self.architecture.norms[after]
+        self.architecture.norms[half.norms()[1]]
     }
 
     /// Reads `<folder>/config.json`, or the header of a GGUF file.
@@ -121,11 +117,11 @@ impl Config {
         if is_gguf(folder) {
             let map = gguf::config(&Gguf::open(folder)?)?;
             let entries = Entries { map: &map, prefix: "" };
-            return Self::parse(&entries).map_err(|error| error.at(folder.display().to_string()));
+            return Self::parse(&entries).map_err(|error| error.at(folder.display()));
         }
         if !folder.is_dir() {
             return Err(Error::missing("no such backbone folder")
-                .at(folder.display().to_string())
+                .at(folder.display())
                 .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
         }
         if !folder.join("config.json").exists() {
@@ -154,7 +150,7 @@ impl Config {
         match self.attachments.len() {
             0 => Ok(self),
             count => Err(Error::bad_input("the backbone has operators beside its weights")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected("a backbone without any")
                 .found(format!("an export with {count}"))
                 .hint("`ghostlab score` and the dense cells of grids take it; prune what it was exported from")),
@@ -165,7 +161,7 @@ impl Config {
         let place = path.display().to_string();
         let text = regular::read(path)?;
         let value: Value = serde_json::from_slice(&text)
-            .map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error.to_string()))?;
+            .map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error))?;
         let Value::Object(map) = value else {
             return Err(Error::bad_input("a config must be a JSON object").at(place));
         };
@@ -189,7 +185,7 @@ impl Config {
             return Err(Error::bad_input("query heads do not divide among the key/value heads")
                 .at("num_key_value_heads")
                 .expected(format!("a divisor of num_attention_heads = {heads}"))
-                .found(kv_heads.to_string()));
+                .found(kv_heads));
         }
         let head_dim = match entries.optional_count("head_dim", MOST_CHANNELS)? {
             Some(head_dim) => head_dim,
@@ -203,7 +199,7 @@ impl Config {
             }
         };
         if head_dim % 2 != 0 {
-            return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim.to_string()));
+            return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim));
         }
         let asked = |of: bool, key: &str| Ok::<_, Error>(of && entries.flag(key)?.unwrap_or(false));
         let attention = asked(architecture.attention_bias == AttentionBias::Asked, "attention_bias")?;
@@ -261,8 +257,7 @@ fn with_defaults(
     architecture: &Architecture,
     notes: &mut Vec<String>,
 ) -> Result<Map<String, Value>> {
-    let unread =
-        |error: serde_json::Error| Error::job("an architecture's defaults are no JSON").found(error.to_string());
+    let unread = |error: serde_json::Error| Error::job("an architecture's defaults are no JSON").found(error);
     let mut map: Map<String, Value> = serde_json::from_str(architecture.defaults).map_err(unread)?;
     map.retain(|key, _| !own.contains_key(key));
     let taken: Vec<String> =
@@ -323,7 +318,7 @@ fn no_backbone(folder: &Path) -> Error {
         more => format!("{some} and {more} more"),
     };
     let error = Error::missing("the folder holds no model: it has no config.json")
-        .at(folder.display().to_string())
+        .at(folder.display())
         .expected("config.json, tokenizer.json and *.safetensors")
         .found(found);
     match inside.iter().find(|path| path.join("config.json").is_file()) {

@@ -78,7 +78,7 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
         if !files.contains_key(file) {
             files.insert(file, hashes(file)?);
         }
-        let lost = || Error::bad_input("a weight file changed while it was hashed").at(file.display().to_string());
+        let lost = || Error::bad_input("a weight file changed while it was hashed").at(file.display());
         tensors.insert(name.to_owned(), files[file].get(stored).ok_or_else(lost)?.clone());
     }
     Ok(sha256::of_bytes(json!({"config": canonical(config), "tensors": tensors}).to_string()))

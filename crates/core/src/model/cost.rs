@@ -2,11 +2,12 @@
 
 use super::batch::is_narrower;
 use super::config::Config;
+use super::experts::Experts;
 use super::kernels::BLOCK_ROWS;
 use super::matrix::Products;
 use super::operator::Operator;
 use super::parts::NamedPart;
-use super::program::{Program, Step, Sublayer};
+use super::program::{Program, Step};
 use super::trie::{Cost, Trie};
 
 /// How much text a step has to do with.
@@ -45,13 +46,9 @@ impl Config {
             Step::Embed => 0.0,
             // Projections; scores and their product with the values.
             Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
-            Step::Mlp(layer) => 2.0 * t * self.mlp_work(*layer) as f64,
-            Step::Edited(Sublayer::Attention, layer, operator) => {
-                self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
-            }
-            Step::Edited(Sublayer::Mlp, layer, operator) => {
-                self.flops(&Step::Mlp(*layer), load) + operator.flops(tokens)
-            }
+            // A token is multiplied with those that it goes through.
+            Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |of| of.used) as f64,
+            Step::Edited(half, layer, operator) => self.flops(&half.step(*layer), load) + operator.flops(tokens),
             Step::Apply(operator) => operator.flops(tokens),
             Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
         }
@@ -64,20 +61,11 @@ impl Config {
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Weights of a layer's MLP, with its router and all experts.
-    fn mlp_numbers(&self, layer: usize) -> usize {
+    /// Weights of a layer's MLP, with its router and as many of its experts as `experts` says.
+    fn mlp_numbers(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
-            Some(of) => of.count * (c + 3 * c * of.width),
-            None => 3 * c * self.intermediate,
-        }
-    }
-
-    /// Weights of it that a token is multiplied with.
-    fn mlp_work(&self, layer: usize) -> usize {
-        let c = self.hidden;
-        match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
-            Some(of) => of.count * c + of.used * 3 * c * of.width,
+            Some(of) => of.count * c + experts(of) * 3 * c * of.width,
             None => 3 * c * self.intermediate,
         }
     }
@@ -105,7 +93,7 @@ impl Config {
 
     /// Weights of a layer, without its norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
-        (self.attention_numbers() + self.mlp_numbers(layer)) as u64
+        (self.attention_numbers() + self.mlp_numbers(layer, |of| of.count)) as u64
     }
 
     /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
@@ -128,13 +116,8 @@ impl Config {
                 products.bytes() * (self.layer_numbers(layer) - experts * expert)
             }
             NamedPart::Layer(layer) => products.bytes() * self.layer_numbers(layer),
-            NamedPart::Expert(layer, _) => {
-                if self.sparse[layer] {
-                    products.bytes() * expert
-                } else {
-                    0
-                }
-            }
+            NamedPart::Expert(layer, _) if self.sparse[layer] => products.bytes() * expert,
+            NamedPart::Expert(..) => 0,
             NamedPart::Head => self.head_bytes(products),
         }
     }
@@ -170,11 +153,10 @@ impl Config {
             Step::Embed => of_embedding * (self.vocab * c) as u64,
             Step::Head => of_layer * (self.vocab * c) as u64,
             Step::Attention(_) => of_layer * self.attention_numbers() as u64,
-            Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer) as u64,
+            Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer, |of| of.count) as u64,
             Step::Apply(operator) => of_operator(operator),
             Step::Edited(half, layer, operator) => {
-                let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
-                self.step_bytes(&plain, of_layer, of_embedding) + of_operator(operator)
+                self.step_bytes(&half.step(*layer), of_layer, of_embedding) + of_operator(operator)
             }
         }
     }

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use candle_core::{Device, Tensor};
 
-use super::batch::{Batch, Prediction};
+use super::batch::Batch;
 use super::config::Config;
 use super::decoder::Decoder;
 use super::decoding::{Decoding, TrieDecoding};
 use super::engine::{
-    BatchObserver, Clock, Each, Engine, EngineId, HostRows, InStep, ResidualStream, Watched, by_part, one_by_one,
-    side_by_side,
+    BatchObserver, Clock, Each, Engine, EngineId, HostRows, InStep, Predicted, ResidualStream, Watched, by_part,
+    one_by_one, side_by_side,
 };
 use super::passes::Passes;
 use super::program::Step;
@@ -40,16 +40,11 @@ impl Engine for Decoder {
         self.passes().map_or(0, |passes| passes.tokens(streams))
     }
 
-    fn run(
-        &self,
-        trie: &Trie,
-        batch: &Batch,
-        observer: &mut dyn Observer<dyn ResidualStream>,
-    ) -> Result<Vec<Option<Vec<Prediction>>>> {
+    fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
         trie.run(self, batch, &mut Watched(observer))
     }
 
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         let Some(passes) = self.passes() else { return side_by_side(self, trie, parts, seconds) };
         let (model, streams) = (InStep { model: self, side_by_side: true }, passes.streams(tokens(parts)));
         let run = || trie.run_by_layer(streams, &model, parts, &mut Clock(seconds));

@@ -12,7 +12,7 @@ use super::decoding::{Cached, Past};
 use super::kernels::{self, Ends, Heads, KeyValues, Linear, Norm, Scratch, SeenRun};
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
-use super::parts::{Gated, Layer, Mlp, Parts};
+use super::parts::{Gated, Layer, Mlp, ModelPart, Parts};
 use super::passes::Passes;
 use super::program::{Step, Sublayer};
 use super::rope::{Rotaries, Rotary};
@@ -65,14 +65,10 @@ impl Seen for Past<'_, KeyValues> {
             let block = blocks.entry(of.run.block).or_insert_with(fresh);
             kernels::keep(block, &rotated, qkv, heads, of.rows.clone());
         }
-        let seen = self.runs.iter().map(|of| {
-            let own = of.first + of.rows.len() - of.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>();
-            let chain = of.run.before.iter().copied().chain([(of.run.block, own)]);
-            let block = |(id, tokens)| blocks.get(&id).map(|block| (block, tokens));
-            let chain: Option<Vec<_>> = chain.map(block).collect();
-            let blocks = chain.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))?;
-            Ok(SeenRun { rows: of.rows.clone(), first: of.first, blocks })
-        });
+        let seen = self
+            .runs
+            .iter()
+            .map(|of| Ok(SeenRun { rows: of.rows.clone(), first: of.first, blocks: of.chain(&blocks)? }));
         let seen: Vec<SeenRun<'_>> = seen.collect::<Result<_>>()?;
         Ok(kernels::attention_over(&rotated, heads, &seen))
     }
@@ -198,12 +194,12 @@ impl Decoder {
                 for number in 0..self.config.experts.map_or(0, |of| of.count) {
                     let mut expert = self.parts.expert(&self.config, layer, number)?.expert()?.clone();
                     fold(&mut expert.down, &mut expert.down_bias)?;
-                    folded.parts.replace_expert(&self.config, layer, number, expert)?;
+                    folded.parts.replace(self.config.layer_part(layer) + 1 + number, ModelPart::Expert(expert))?;
                 }
                 return Ok(folded);
             }
         }
-        folded.parts.replace(&self.config, layer, weights)?;
+        folded.parts.replace(self.config.layer_part(layer), ModelPart::Layer(weights))?;
         Ok(folded)
     }
 
@@ -388,10 +384,6 @@ impl Model for Decoder {
 
 impl Cached for Decoder {
     type Block = KeyValues;
-
-    fn expect(&self, now: Option<usize>, next: Option<usize>) {
-        Model::expect(self, now, next);
-    }
 
     fn embed(&self, ids: &[u32]) -> Result<Tensor> {
         let mut batch = Batch::default();

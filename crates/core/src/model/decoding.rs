@@ -12,7 +12,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use super::program::Step;
-use super::trie::Trie;
+use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
 
 /// The number of a block, which whoever decodes gives it.
@@ -50,12 +50,9 @@ pub trait Decoding {
 }
 
 /// What decoding needs of an engine.
-pub(super) trait Cached: Sync {
+pub(super) trait Cached: Model + Sync {
     /// Keys and values of one block at one step.
     type Block: Send;
-
-    /// Is told whose weights a step needs that is about to run, and which others come next.
-    fn expect(&self, now: Option<usize>, next: Option<usize>);
 
     /// # Shapes
     /// Result `[tokens, C]`.
@@ -80,6 +77,16 @@ pub(super) struct Placed<'a> {
     /// The position of its first token.
     pub(super) first: usize,
     pub(super) run: &'a Run,
+}
+
+impl Placed<'_> {
+    /// What its last row sees: blocks, and how many tokens of each.
+    pub(super) fn chain<'b, B>(&self, blocks: &'b HashMap<BlockId, B>) -> Result<Vec<(&'b B, usize)>> {
+        let own = self.first + self.rows.len() - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>();
+        let chain = self.run.before.iter().copied().chain([(self.run.block, own)]);
+        let found = chain.map(|(id, tokens)| Some((blocks.get(&id)?, tokens))).collect::<Option<_>>();
+        found.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))
+    }
 }
 
 /// What the rows of a stream see beside each other at one step.
@@ -158,17 +165,15 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         let at = (0..ready.len()).min_by_key(|&at| of(&ready[at]))?;
         let taken = ready.remove(at);
         let now = self.trie.step(taken.node).weights();
-        let after = self.trie.path(runs_program(self.trie, taken.node)).iter().copied();
+        // Of a program that passes the node.
+        let path =
+            (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
+        let after = path.unwrap_or(self.trie.path(0)).iter().copied();
         let ahead = after.skip(taken.depth).chain(ready.iter().map(|of| of.node));
         let next = ahead.filter_map(|node| self.trie.step(node).weights()).find(|weights| Some(*weights) != now);
         self.model.expect(now, next);
         Some(taken)
     }
-}
-
-/// A program that passes a node.
-fn runs_program(trie: &Trie, node: usize) -> usize {
-    (0..trie.programs()).find(|&program| trie.path(program).contains(&node)).unwrap_or(0)
 }
 
 fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {

@@ -1,11 +1,15 @@
-//! A variant as it is deployed: what weights take in is folded into them, and what is left are steps of their own.
+//! A variant as it is deployed: what weights take in is folded into them, and what is left are steps of their own; and a
+//! backbone as its folder has it, with such operators beside its weights.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
+use super::attached::BranchPlace;
 use super::config::Config;
 use super::operator::Operator;
 use super::program::{Program, Step, Sublayer};
+use super::tensors::checked;
 use crate::error::Result;
 
 /// A variant whose weights took in what they can.
@@ -29,10 +33,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
             return step.clone();
         }
         folds.insert((*layer, *half), Arc::clone(operator));
-        match half {
-            Sublayer::Attention => Step::Attention(*layer),
-            Sublayer::Mlp => Step::Mlp(*layer),
-        }
+        half.step(*layer)
     };
     let program = Program(program.0.iter().map(&mut plain).collect());
     Deployed { program, folds }
@@ -53,7 +54,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
 /// # Errors
 /// An operator that cannot be read.
 pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
-    let in_norm = [Sublayer::Attention, Sublayer::Mlp].iter().any(|half| config.ends_in_norm(*half));
+    let in_norm = Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
     let adds = |step: &Step| matches!(step, Step::Apply(operator) if operator.has_bias());
     if in_norm || deployed.program.0.iter().any(adds) {
         return Ok(deployed);
@@ -69,9 +70,8 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
                 }
                 None => None,
             },
-            Step::Attention(layer) => Some((*layer, Sublayer::Attention)),
-            Step::Mlp(layer) => Some((*layer, Sublayer::Mlp)),
-            _ => None,
+            Step::Edited(..) => None,
+            plain => plain.half().map(|(half, layer)| (layer, half)),
         };
         if let Some(half) = half.filter(|_| factor != 1.0) {
             let inverse = Operator::diagonal(vec![(1.0 / factor) as f32; config.hidden])?;
@@ -86,10 +86,42 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     Ok(Deployed { program: Program(steps), folds })
 }
 
+/// The program of a backbone as its folder has it: all layers, and the operators beside their weights.
+///
+/// # Errors
+/// An operator that cannot be read; weights that do not fit the config.
+pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
+    let dense = Program::dense(config.layers);
+    if config.attachments.is_empty() {
+        return Ok(dense);
+    }
+    let weights = checked(config, folder)?;
+    let at = |layer: usize, place: Option<BranchPlace>| {
+        let own = config.attachments.iter().find(|of| of.layer == layer && Some(of.place) == place);
+        own.map(|of| of.operator(config.hidden, &weights)).transpose()
+    };
+    let mut steps = Vec::new();
+    for step in dense.0 {
+        let Some((half, layer)) = step.half() else {
+            steps.push(step);
+            continue;
+        };
+        if half == Sublayer::Attention {
+            steps.extend(at(layer, Some(BranchPlace::Before))?.map(Step::Apply));
+        }
+        steps.push(match at(layer, config.norm_after(half).map(BranchPlace::Norm))? {
+            Some(operator) => Step::Edited(half, layer, operator),
+            None => step,
+        });
+        if half == Sublayer::Mlp {
+            steps.extend(at(layer, Some(BranchPlace::After))?.map(Step::Apply));
+        }
+    }
+    Ok(Program(steps))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::model::{Batch, Decoder, Engine, Repairs, Trie};
 

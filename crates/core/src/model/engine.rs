@@ -55,6 +55,9 @@ impl Tolerance {
     }
 }
 
+/// Of each program of a trie one prediction a target of a batch; none where the program has no head.
+pub type Predicted = Vec<Option<Vec<Prediction>>>;
+
 /// One backbone, ready to run.
 pub trait Engine: Send + Sync {
     fn id(&self) -> EngineId;
@@ -71,24 +74,18 @@ pub trait Engine: Send + Sync {
         0
     }
 
-    /// Runs one batch through all programs of a trie: for each program one prediction a target of the batch, none where
-    /// the program has no head.
+    /// Runs one batch through all programs of a trie.
     ///
     /// # Errors
     /// A step that fails, or what the observer returns.
-    fn run(
-        &self,
-        trie: &Trie,
-        batch: &Batch,
-        observer: &mut dyn Observer<dyn ResidualStream>,
-    ) -> Result<Vec<Option<Vec<Prediction>>>>;
+    fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted>;
 
     /// Runs several batches through all programs of a trie, side by side: for each batch what [`Self::run`] gives.
     /// `seconds[node]` grows by the time that workers were at a step, all workers together.
     ///
     /// # Errors
     /// As [`Self::run`].
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         side_by_side(self, trie, parts, seconds)
     }
 
@@ -118,7 +115,7 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// A program without a head; an engine that cannot.
     fn decoding<'a>(&'a self, _trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
-        Err(Error::job("this engine does not generate").at(self.id().to_string()))
+        Err(Error::job("this engine does not generate").at(self.id()))
     }
 
     /// The device that sums over many rows are formed on, where that is not this machine's processor.
@@ -173,7 +170,7 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
-) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+) -> Result<Vec<Predicted>> {
     let of_part = |batch: &Batch| {
         let mut nodes = vec![0.0; trie.len()];
         engine.run(trie, batch, &mut Clock(&mut nodes)).map(|outputs| (outputs, nodes))
@@ -190,7 +187,7 @@ pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
-) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+) -> Result<Vec<Predicted>> {
     let model = InStep { model, side_by_side: true };
     trie.run(&model, parts, &mut Clock(seconds)).map(|outputs| by_part(outputs, parts.len()))
 }
@@ -199,13 +196,10 @@ pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual
 pub(super) type Outputs = Vec<Option<Vec<Vec<Prediction>>>>;
 
 /// The same of each part, of each program.
-pub(super) fn by_part(of_programs: Outputs, parts: usize) -> Vec<Vec<Option<Vec<Prediction>>>> {
+pub(super) fn by_part(of_programs: Outputs, parts: usize) -> Vec<Predicted> {
     let mut of_parts = vec![Vec::with_capacity(of_programs.len()); parts];
     for outputs in of_programs {
-        let outputs: Vec<Option<_>> = match outputs {
-            Some(outputs) => outputs.into_iter().map(Some).collect(),
-            None => vec![None; parts],
-        };
+        let outputs = outputs.map_or_else(|| vec![None; parts], |of| of.into_iter().map(Some).collect());
         of_parts.iter_mut().zip(outputs).for_each(|(of_part, output)| of_part.push(output));
     }
     of_parts

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 
 /// The entries of an object, with errors that name them.
 pub(super) struct Entries<'a> {
@@ -35,54 +35,54 @@ impl<'a> Entries<'a> {
             .found(excerpt(found))
     }
 
+    /// What `of` makes of an entry, unless that is absent or null.
+    fn typed<T>(&self, key: &str, expected: &str, of: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        self.get(key).map(|value| of(value).ok_or_else(|| self.wrong(key, expected))).transpose()
+    }
+
     /// A whole number from 1 to `most`: nothing that is multiplied later may overflow, whatever a file says.
     pub(super) fn optional_count(&self, key: &str, most: usize) -> Result<Option<usize>> {
-        let count =
-            |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=most).contains(n));
-        self.get(key)
-            .map(|value| count(value).ok_or_else(|| self.wrong(key, &format!("a whole number from 1 to {most}"))))
-            .transpose()
+        self.typed(key, &counted(most), |value| {
+            usize::try_from(value.as_u64()?).ok().filter(|count| (1..=most).contains(count))
+        })
     }
 
     pub(super) fn count(&self, key: &str, most: usize) -> Result<usize> {
-        self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &format!("a whole number from 1 to {most}")))
+        self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &counted(most)))
     }
 
     /// A number within `range`.
     pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
-        let expected = || format!("a number from {:e} to {:e}", range.start(), range.end());
-        self.get(key)
-            .map(|value| value.as_f64().filter(|x| range.contains(x)))
-            .map(|x| x.ok_or_else(|| self.wrong(key, &expected())))
-            .transpose()
+        self.typed(key, &within(&range), |value| value.as_f64().filter(|x| range.contains(x)))
     }
 
     pub(super) fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
         let found = self.optional_number(key, range.clone())?;
-        found.ok_or_else(|| self.wrong(key, &format!("a number from {:e} to {:e}", range.start(), range.end())))
+        found.ok_or_else(|| self.wrong(key, &within(&range)))
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        self.get(key).map(|value| value.as_str().ok_or_else(|| self.wrong(key, "text"))).transpose()
+        self.typed(key, "text", Value::as_str)
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
-        self.get(key).map(|value| value.as_bool().ok_or_else(|| self.wrong(key, "true or false"))).transpose()
+        self.typed(key, "true or false", Value::as_bool)
     }
 
     pub(super) fn map_at(&self, key: &'static str) -> Result<Option<Entries<'a>>> {
-        self.get(key)
-            .map(|value| value.as_object().ok_or_else(|| self.wrong(key, "a map")))
-            .transpose()
-            .map(|map| map.map(|map| Entries { map, prefix: key }))
+        Ok(self.typed(key, "a map", Value::as_object)?.map(|map| Entries { map, prefix: key }))
     }
+}
+
+fn counted(most: usize) -> String {
+    format!("a whole number from 1 to {most}")
+}
+
+fn within(range: &RangeInclusive<f64>) -> String {
+    format!("a number from {:e} to {:e}", range.start(), range.end())
 }
 
 /// A value as a message shows it: its beginning.
 pub(super) fn excerpt(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    shortened(&value.to_string(), 80)
 }

@@ -52,7 +52,7 @@ pub(super) fn of(
         return Err(Error::bad_input("a token goes through more experts than there are")
             .at(USED)
             .expected(format!("at most {count}"))
-            .found(used.to_string()));
+            .found(used));
     }
     let normalised = names.normalised.map_or(Ok(None), |key| entries.flag(key))?.unwrap_or(true);
     let experts = Experts { count, used, width: entries.count(names.width, MOST_WIDTH)?, normalised };

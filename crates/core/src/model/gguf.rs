@@ -2,7 +2,8 @@
 //!
 //! Keys and names are those that llama.cpp's converter writes (`conversion/base.py`, `gguf-py/gguf/constants.py`).
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use candle_core::quantized::GgmlDType;
@@ -150,9 +151,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         let (start, bytes) = (tensor.start, tensor.bytes);
         let info = TensorInfo { held, shape: tensor.shape.clone(), turns, one_more, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
-            return Err(Error::bad_input("two tensors of a GGUF file are one")
-                .at(file.path.display().to_string())
-                .found(name));
+            return Err(Error::bad_input("two tensors of a GGUF file are one").at(file.path.display()).found(name));
         }
     }
     Ok(tensors)
@@ -160,9 +159,11 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
 
 /// A whole number that the file has to have.
 fn count(file: &Gguf, key: &str) -> Result<u64> {
-    file.count(key)?.ok_or_else(|| {
-        Error::bad_input("a GGUF file lacks an entry").at(file.place(key)).expected("a whole number").found("nothing")
-    })
+    file.count(key)?.ok_or_else(|| lacking(file, key, "a whole number"))
+}
+
+fn lacking(file: &Gguf, key: &str, expected: &str) -> Error {
+    Error::bad_input("a GGUF file lacks an entry").at(file.place(key)).expected(expected).found("nothing")
 }
 
 fn head_dim(file: &Gguf, form: GgufForm) -> Result<u64> {
@@ -179,25 +180,15 @@ fn head_dim(file: &Gguf, form: GgufForm) -> Result<u64> {
 /// An entry that is missing or mistyped, or that asks for something that the decoder does not compute.
 pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     let (architecture, form) = architecture(file)?;
-    let key = |name: &str| format!("{}.{name}", form.name);
-    let missing = |name: &str| {
-        Error::bad_input("a GGUF file lacks an entry").at(file.place(&key(name))).expected("a number").found("nothing")
+    // What is asked for is known; what else the file says must make no difference.
+    let read = RefCell::new(BTreeSet::from(["attention.key_length".to_owned()]));
+    let key = |name: &str| {
+        read.borrow_mut().insert(name.to_owned());
+        format!("{}.{name}", form.name)
     };
     let heads = count(file, &key("attention.head_count"))?;
     let head_dim = head_dim(file, form)?;
-    let mut read = vec![
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "feed_forward_length",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.layer_norm_rms_epsilon",
-        "attention.key_length",
-        "rope.freq_base",
-    ];
     // Values are as wide as keys, and all of a head's channels turn but in Phi-3.
-    read.extend(["attention.value_length", "rope.dimension_count"]);
     let turning = file.count(&key("rope.dimension_count"))?.unwrap_or(head_dim);
     let in_part = architecture.rope == RopeEntries::Partial && turning <= head_dim;
     for (name, width) in [("attention.value_length", None), ("rope.dimension_count", in_part.then_some(turning))] {
@@ -208,11 +199,12 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     let embedding = file.tensors.get("token_embd.weight").filter(|of| of.shape.len() == 2);
     let embedding = embedding.ok_or_else(|| {
         Error::bad_input("a GGUF file has no embedding")
-            .at(file.path.display().to_string())
+            .at(file.path.display())
             .expected("a matrix token_embd.weight")
             .found(format!("{} other tensors", file.tensors.len()))
     })?;
-    let epsilon = file.number(&key("attention.layer_norm_rms_epsilon"))?;
+    let epsilon = key("attention.layer_norm_rms_epsilon");
+    let found = file.number(&epsilon)?;
     let mut config = Map::new();
     let mut say = |key: &str, value: Value| config.insert(key.to_owned(), value);
     say("architectures", json!([architecture.class]));
@@ -224,7 +216,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     say("num_key_value_heads", file.count(&key("attention.head_count_kv"))?.unwrap_or(heads).into());
     say("head_dim", head_dim.into());
     say("vocab_size", embedding.shape[0].into());
-    say("rms_norm_eps", json!(single(epsilon.ok_or_else(|| missing("attention.layer_norm_rms_epsilon"))?)));
+    say("rms_norm_eps", json!(single(found.ok_or_else(|| lacking(file, &epsilon, "a number"))?)));
     say("max_position_embeddings", file.count(&key("context_length"))?.into());
     say("rope_theta", json!(file.number(&key("rope.freq_base"))?.map_or(10_000.0, single)));
     say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
@@ -238,7 +230,6 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         // llama.cpp knows no windows in these architectures.
         GgufPlaces::Alike | GgufPlaces::Unrotated(_) => _ = say("sliding_window", Value::Null),
         GgufPlaces::Windows(every) => {
-            read.extend(["attention.sliding_window", "attention.sliding_window_pattern"]);
             say("sliding_window", count(file, &key("attention.sliding_window"))?.into());
             let pattern = key("attention.sliding_window_pattern");
             if file.count(&pattern)?.is_some_and(|found| found != every as u64) {
@@ -251,23 +242,21 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         }
     }
     for (cap, name) in architecture.caps.iter().zip(["attn_logit_softcapping", "final_logit_softcapping"]) {
-        if let Some(cap) = cap {
-            read.push(name);
-            if let Some(value) = file.number(&key(name))? {
-                say(cap, json!(single(value)));
-            }
+        if let Some(cap) = cap
+            && let Some(value) = file.number(&key(name))?
+        {
+            say(cap, json!(single(value)));
         }
     }
     if architecture.rope == RopeEntries::ByWindow {
-        read.push("rope.freq_base_swa");
         say("rope_local_base_freq", json!(file.number(&key("rope.freq_base_swa"))?.map_or(10_000.0, single)));
     }
-    if let Some(scaling) = scaling(file, form, head_dim, &mut read)? {
+    if let Some(scaling) = scaling(file, head_dim, &key)? {
         say("rope_scaling", scaling);
     }
     for key in file.keys() {
         let Some(name) = key.strip_prefix(form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
-        if read.contains(&name) {
+        if read.borrow().contains(name) {
             continue;
         }
         match NEUTRAL.iter().find(|(of, _)| *of == name) {
@@ -299,10 +288,9 @@ fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
         .found(file.shown(key))
 }
 
-/// How the rotary embedding is stretched.
-fn scaling(file: &Gguf, form: GgufForm, head_dim: u64, read: &mut Vec<&'static str>) -> Result<Option<Value>> {
-    let key = |name: &str| format!("{}.rope.scaling.{name}", form.name);
-    read.extend(["rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length"]);
+/// How the rotary embedding is stretched; `entry` names an entry of the architecture.
+fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
+    let key = |name: &str| entry(&format!("rope.scaling.{name}"));
     let kind = file.text(&key("type"))?.filter(|kind| *kind != "none");
     let factor = file.number(&key("factor"))?;
     let context = file.count(&key("original_context_length"))?;
@@ -319,8 +307,8 @@ fn scaling(file: &Gguf, form: GgufForm, head_dim: u64, read: &mut Vec<&'static s
                 .expected(format!("{} positive numbers", head_dim / 2))
                 .found(format!("{} numbers", divisors.len())));
         }
-        let theta = file.number(&format!("{}.rope.freq_base", form.name))?.map_or(10_000.0, single);
-        let trained = file.count(&format!("{}.context_length", form.name))?.unwrap_or(0);
+        let theta = file.number(&entry("rope.freq_base"))?.map_or(10_000.0, single);
+        let trained = file.count(&entry("context_length"))?.unwrap_or(0);
         return Ok(Some(of_divisors(&divisors, theta, trained)));
     }
     let context = || context.map_or(Value::Null, Value::from);
@@ -328,7 +316,6 @@ fn scaling(file: &Gguf, form: GgufForm, head_dim: u64, read: &mut Vec<&'static s
         None => None,
         Some("linear") => Some(json!({"rope_type": "linear", "factor": factor})),
         Some("yarn") => {
-            read.extend(["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"]);
             let [fast, slow] = ["yarn_beta_fast", "yarn_beta_slow"].map(|name| file.number(&key(name)));
             let mut map = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context()});
             for (name, value) in [("beta_fast", fast?), ("beta_slow", slow?)] {

@@ -1,6 +1,5 @@
 //! The weights of a linear layer, or of the output projection, in memory: panels in f32 or bf16.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -21,26 +20,15 @@ pub enum Products {
     Bf16,
 }
 
-impl Products {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        }
-    }
+crate::names!(Products: F32 = "f32", Bf16 = "bf16");
 
+impl Products {
     /// Bytes of a weight.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
         }
-    }
-}
-
-impl fmt::Display for Products {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use sha2::{Digest, Sha256};
 
 use super::kernels::{self, Weight};
@@ -97,8 +97,7 @@ impl Operator {
     /// An unknown form, or another number of values than it has.
     pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
         let count = values.len();
-        let misfit =
-            || Error::damaged("an operator has another number of values").at(form.to_owned()).found(count.to_string());
+        let misfit = || Error::damaged("an operator has another number of values").at(form).found(count);
         let square = |count: usize| Some(count.isqrt()).filter(|channels| channels * channels == count);
         match form {
             DENSE => Self::dense(square(count).ok_or_else(misfit)?, values),
@@ -189,6 +188,17 @@ impl Operator {
                 linear(&narrow, up.dims()[0], up, Some(x))
             }
         }
+    }
+
+    /// The same map with its numbers on a device.
+    pub(super) fn to_device(&self, device: &Device) -> Result<Self> {
+        let to = |part: &Tensor| part.to_device(device);
+        let matrix = match &self.matrix {
+            Matrix::Dense(matrix) => Matrix::Dense(to(matrix)?),
+            Matrix::Diagonal(diagonal) => Matrix::Diagonal(to(diagonal)?),
+            Matrix::LowRank { down, up } => Matrix::LowRank { down: to(down)?, up: to(up)? },
+        };
+        Ok(Self { matrix, bias: self.bias.as_ref().map(to).transpose()?, ..*self })
     }
 
     /// This map, then another one: `(x·W + b)·V + c`.

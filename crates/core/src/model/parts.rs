@@ -159,23 +159,11 @@ impl Parts {
         Ok(rows)
     }
 
-    /// Puts another layer into the place of one.
+    /// Puts another layer or expert into the place of one; `index` counts all parts.
     ///
     /// # Errors
-    /// Not all parts are in memory: the next use would make the old layer again.
-    pub(super) fn replace(&mut self, config: &Config, index: usize, layer: Layer) -> Result<()> {
-        self.put(config.layer_part(index), ModelPart::Layer(layer))
-    }
-
-    /// The same of an expert.
-    ///
-    /// # Errors
-    /// As [`Self::replace`].
-    pub(super) fn replace_expert(&mut self, config: &Config, layer: usize, number: usize, expert: Gated) -> Result<()> {
-        self.put(config.layer_part(layer) + 1 + number, ModelPart::Expert(expert))
-    }
-
-    fn put(&mut self, index: usize, part: ModelPart) -> Result<()> {
+    /// Not all parts are in memory: the next use would make the old one again.
+    pub(super) fn replace(&mut self, index: usize, part: ModelPart) -> Result<()> {
         let HeldParts::Kept { parts, .. } = &mut self.held else {
             return Err(Error::job("weights that are made by need cannot be changed").at(format!("part {index}")));
         };
@@ -258,18 +246,12 @@ impl Config {
 impl Layer {
     /// The norm that a half's branch ends in.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
-        match half {
-            Sublayer::Attention => self.norms[1].as_ref(),
-            Sublayer::Mlp => self.norms[3].as_ref(),
-        }
+        self.norms[half.norms()[1]].as_ref()
     }
 
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
         let of = Reader::new(config, products, weights, index);
-        let mut norms = [None, None, None, None];
-        for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
-            *slot = part.map(|part| of.norm(part)).transpose()?.flatten();
-        }
+        let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), |part| of.norm(part)));
         let (c, q) = (config.hidden, config.heads * config.head_dim);
         Ok(Self {
             qkv: of.join(&INPUTS.map(str::to_owned), c)?,
@@ -283,7 +265,7 @@ impl Layer {
                     Mlp::Experts(tensor(router, &[c, experts.count])?)
                 }
             },
-            norms,
+            norms: [one?, two?, three?, four?],
             query_norm: of.norm(QUERY_NORM)?,
             key_norm: of.norm(KEY_NORM)?,
             window: config.windows[index],

@@ -14,6 +14,26 @@ pub enum Sublayer {
     Mlp,
 }
 
+impl Sublayer {
+    pub const BOTH: [Self; 2] = [Self::Attention, Self::Mlp];
+
+    /// The half of a layer as it is, with its residual addition.
+    pub(super) fn step(self, layer: usize) -> Step {
+        match self {
+            Self::Attention => Step::Attention(layer),
+            Self::Mlp => Step::Mlp(layer),
+        }
+    }
+
+    /// The places of the norms before and after it among a layer's four.
+    pub(super) fn norms(self) -> [usize; 2] {
+        match self {
+            Self::Attention => [0, 1],
+            Self::Mlp => [2, 3],
+        }
+    }
+}
+
 /// One step over the residual stream. Steps are equal when their content is.
 #[derive(Clone)]
 pub enum Step {
@@ -40,9 +60,18 @@ impl Step {
     /// Which of a backbone's weights the step needs: a layer's by its number, the head's as the last of all.
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
-            Self::Attention(layer) | Self::Mlp(layer) | Self::Edited(_, layer, _) => Some(*layer),
             Self::Head => Some(usize::MAX),
-            Self::Embed | Self::Apply(_) => None,
+            _ => self.half().map(|(_, layer)| layer),
+        }
+    }
+
+    /// The half of a layer that it is, be it edited or as it is.
+    pub fn half(&self) -> Option<(Sublayer, usize)> {
+        match self {
+            Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
+            Self::Mlp(layer) => Some((Sublayer::Mlp, *layer)),
+            Self::Edited(half, layer, _) => Some((*half, *layer)),
+            Self::Embed | Self::Apply(_) | Self::Head => None,
         }
     }
 
@@ -53,7 +82,7 @@ impl Step {
 
     /// Whether keys and values are kept of it while a program decodes.
     pub(super) fn is_attention(&self) -> bool {
-        matches!(self, Self::Attention(_) | Self::Edited(Sublayer::Attention, ..))
+        matches!(self.half(), Some((Sublayer::Attention, _)))
     }
 
     pub(super) fn content(&self) -> Content<'_> {
@@ -139,11 +168,10 @@ impl Program {
                 steps.extend(repairs.stream.get(&layer).map(|operator| Step::Apply(Arc::clone(operator))));
                 continue;
             }
-            let half = |half, plain| match repairs.branches.get(&(layer, half)) {
+            steps.extend(Sublayer::BOTH.map(|half| match repairs.branches.get(&(layer, half)) {
                 Some(operator) => Step::Edited(half, layer, Arc::clone(operator)),
-                None => plain,
-            };
-            steps.extend([half(Sublayer::Attention, Step::Attention(layer)), half(Sublayer::Mlp, Step::Mlp(layer))]);
+                None => half.step(layer),
+            }));
         }
         steps.push(Step::Head);
         Self(steps)

@@ -83,8 +83,10 @@ impl Rotaries {
     }
 
     /// Each that some layer has, with its number.
-    pub(super) fn used(&self) -> impl Iterator<Item = (usize, &Rotary)> {
-        self.all.iter().enumerate().filter(|(number, _)| self.of_layer.contains(number))
+    /// What is made of each that a layer has, by its number.
+    pub(super) fn turned<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
+        let of = |(number, rotary)| if self.of_layer.contains(&number) { make(rotary) } else { Ok(None) };
+        self.all.iter().enumerate().map(of).collect()
     }
 
     /// The number of a layer's.
@@ -139,7 +141,7 @@ impl Rotary {
                 "a text grows beyond the context up to which its rope type keeps its frequencies",
             )
             .expected(format!("at most {} tokens with what is generated", self.stable()))
-            .found(longest.to_string())
+            .found(longest)
             .hint("keys that are cached would have to turn again; shorter prompts or fewer new tokens stay below it"));
         }
         Ok(self.of_regime(self.regime(0), longest))

@@ -239,10 +239,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
             let key = if rope_type.is_some() { "rope_type" } else { "type" };
             let known =
                 if partial { "default or longrope" } else { "default, linear, dynamic, llama3, yarn or longrope" };
-            return Err(Error::bad_input("unknown rope type")
-                .at(inner.path(key))
-                .expected(known)
-                .found(other.to_string()));
+            return Err(Error::bad_input("unknown rope type").at(inner.path(key)).expected(known).found(other));
         }
     };
     for (key, value) in inner.map.iter().filter(|(_, value)| !value.is_null()) {
@@ -279,7 +276,7 @@ fn llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
         return Err(Error::bad_input("the rotary embedding's factors are in the wrong order")
             .at(inner.path("high_freq_factor"))
             .expected(format!("more than low_freq_factor = {low_freq_factor}"))
-            .found(high_freq_factor.to_string()));
+            .found(high_freq_factor));
     }
     Ok(Llama3Scaling {
         factor: inner.number("factor", 1.0..=1e6)?,

@@ -32,27 +32,24 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        if is_gguf(path) { Self::open_gguf(path) } else { Self::open_safetensors(path) }
-    }
-
-    fn open_gguf(path: &Path) -> Result<Self> {
         let mut file = regular::open(path)?;
         let opened = seen(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
-        let tensors = gguf::tensors(&Gguf::read(path, &mut file)?)?;
+        let tensors = match is_gguf(path) {
+            true => gguf::tensors(&Gguf::read(path, &mut file)?)?,
+            false => Self::of_safetensors(path, &mut file, opened.0)?,
+        };
         Ok(Self { path: path.to_path_buf(), tensors, file, opened })
     }
 
-    fn open_safetensors(path: &Path) -> Result<Self> {
+    /// The tensors of a file of so many bytes.
+    fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
         let damaged = |found: String| {
             Error::bad_input("a weight file is truncated or damaged")
-                .at(path.display().to_string())
+                .at(path.display())
                 .expected("a safetensors header that covers the file exactly")
                 .found(found)
                 .hint("fetch the file again")
         };
-        let mut file = regular::open(path)?;
-        let opened = seen(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
-        let bytes = opened.0;
         let short = |error: std::io::Error| match error.kind() {
             ErrorKind::UnexpectedEof => damaged(format!("{bytes} bytes")),
             _ => Error::io("read", path, &error),
@@ -79,8 +76,7 @@ impl Shard {
             start: 8 + length + of.data_offsets.0 as u64,
             bytes: (of.data_offsets.1 - of.data_offsets.0) as u64,
         };
-        let tensors = metadata.tensors().into_iter().map(|(name, of)| (name, info(of))).collect();
-        Ok(Self { path: path.to_path_buf(), tensors, file, opened })
+        Ok(metadata.tensors().into_iter().map(|(name, of)| (name, info(of))).collect())
     }
 
     /// File and tensor, for messages.
@@ -108,7 +104,7 @@ impl Shard {
             return Ok(());
         }
         Err(Error::bad_input("a weight file changed after it was opened")
-            .at(self.path.display().to_string())
+            .at(self.path.display())
             .expected(format!("the {} bytes that were there when the run began", self.opened.0))
             .found(format!("{} bytes, changed since", now.0))
             .hint("leave the weights alone while a run goes on; fetch the file again"))

@@ -69,7 +69,7 @@ impl Weights {
             for (name, file) in index {
                 if holder.get(&name).is_none_or(|&at| shards[at].path != folder.join(&file)) {
                     return Err(Error::bad_input("the index names a tensor that its file does not hold")
-                        .at(folder.join(INDEX).display().to_string())
+                        .at(folder.join(INDEX).display())
                         .expected(format!("tensor {name} in {file}"))
                         .hint("a shard is damaged or from another model: fetch it again"));
                 }
@@ -230,7 +230,7 @@ impl Weights {
             return Err(Error::bad_input("a tensor has a type that the decoder does not read")
                 .at(shard.place(name))
                 .expected("F32, F16 or BF16")
-                .found(info.held.to_string()));
+                .found(info.held));
         };
         Ok(Stored { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
     }
@@ -247,14 +247,14 @@ impl Weights {
             return Ok(());
         }
         Err(Error::bad_input("the weights hold tensors that the architecture does not use")
-            .at(self.folder.display().to_string())
+            .at(self.folder.display())
             .found(format!("{} such tensors, the first {}", left.len(), left[0]))
             .hint("config.json is of another model, or has too few layers"))
     }
 
     fn missing_tensor(&self, name: &str, shape: &[usize]) -> Error {
         Error::bad_input("a tensor is missing from the weights")
-            .at(self.folder.display().to_string())
+            .at(self.folder.display())
             .expected(format!("tensor {name} of shape {shape:?}"))
             .found(format!("{} other tensors", self.holder.len()))
             .hint("config.json and the weight files are of different models, or a shard is missing")
@@ -277,7 +277,7 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
         let has_pickles =
             folder.join("pytorch_model.bin").is_file() || folder.join("pytorch_model.bin.index.json").is_file();
         let error = Error::missing("the backbone has no weights")
-            .at(folder.display().to_string())
+            .at(folder.display())
             .expected(format!("{SINGLE}, or {INDEX} with its shards"));
         return Err(if has_pickles {
             error.hint("save the model as safetensors first: pickled weights are not read")
@@ -287,8 +287,8 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     }
     let place = index.display().to_string();
     let bytes = regular::read(&index)?;
-    let value: serde_json::Value = serde_json::from_slice(&bytes)
-        .map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error.to_string()))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(&bytes).map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error))?;
     let entries = value
         .get("weight_map")
         .and_then(serde_json::Value::as_object)
@@ -306,9 +306,7 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
                 .found(format!("`{file}`")));
         }
         if !folder.join(file).is_file() {
-            return Err(Error::missing("a shard is missing")
-                .at(place)
-                .expected(folder.join(file).display().to_string()));
+            return Err(Error::missing("a shard is missing").at(place).expected(folder.join(file).display()));
         }
     }
     Ok((files.into_iter().map(|file| folder.join(file)).collect(), Some(entries)))

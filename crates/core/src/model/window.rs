@@ -34,8 +34,17 @@ pub(super) fn of(
 ) -> Result<Vec<Option<usize>>> {
     let kinds = kinds(entries, layers)?;
     let switch = entries.flag(SWITCH)?;
-    let sliding = |kinds: &[&Value]| kinds.iter().find(|kind| kind.as_str() == Some(SLIDING)).copied().cloned();
     let refused = |key: &str, found: &Value, expected: &str| Err(entries.unsupported(key, found, expected));
+    let is_sliding = |kind: &Value| kind.as_str() == Some(SLIDING);
+    let alike = |window: Option<usize>, expected: &str| {
+        let other = kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
+        other.map_or_else(|| Ok(vec![window; layers]), |found| refused(LAYERS, found, expected))
+    };
+    let by_kind = |kinds: &[&Value], width: Option<usize>, expected: &str| {
+        let lost = kinds.iter().find(|kind| width.is_none() && is_sliding(kind));
+        let windows = || kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect();
+        lost.map_or_else(|| Ok(windows()), |found| refused(LAYERS, found, expected))
+    };
     match architecture.window {
         SlidingWindow::Never => {
             if switch == Some(true) {
@@ -44,10 +53,7 @@ pub(super) fn of(
             if let Some(found) = entries.get(KEY).filter(|_| switch.is_none()) {
                 return refused(KEY, found, "null: attention to all earlier tokens");
             }
-            match kinds.as_deref().and_then(sliding) {
-                Some(found) => refused(LAYERS, &found, &format!("{FULL} in every layer")),
-                None => Ok(vec![None; layers]),
-            }
+            alike(None, &format!("{FULL} in every layer"))
         }
         SlidingWindow::Always => {
             let window = width(entries, notes)?;
@@ -55,25 +61,15 @@ pub(super) fn of(
             if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
                 return refused(SWITCH, found, &format!("what `{KEY}` says: null is no window"));
             }
-            let other = if window.is_some() { FULL } else { SLIDING };
-            match kinds.iter().flatten().find(|kind| kind.as_str() == Some(other)) {
-                Some(&found) => refused(LAYERS, found, &format!("the same in every layer, as `{KEY}` says")),
-                None => Ok(vec![window; layers]),
-            }
+            alike(window, &format!("the same in every layer, as `{KEY}` says"))
         }
         SlidingWindow::Switched => {
             if switch != Some(true) {
-                return match kinds.as_deref().and_then(sliding) {
-                    Some(found) => refused(LAYERS, &found, &format!("{FULL}, or `{SWITCH}: true`")),
-                    None => Ok(vec![None; layers]),
-                };
+                return alike(None, &format!("{FULL}, or `{SWITCH}: true`"));
             }
             let width = width(entries, notes)?;
-            if let Some(kinds) = kinds {
-                return match sliding(&kinds) {
-                    Some(found) if width.is_none() => refused(LAYERS, &found, &format!("a `{KEY}` beside it")),
-                    _ => Ok(kinds.iter().map(|kind| width.filter(|_| kind.as_str() == Some(SLIDING))).collect()),
-                };
+            if let Some(kinds) = &kinds {
+                return by_kind(kinds, width, &format!("a `{KEY}` beside it"));
             }
             // 0 is a number of layers too.
             let first = match entries.get(FIRST) {
@@ -85,11 +81,7 @@ pub(super) fn of(
         }
         SlidingWindow::SwitchedWhole => {
             let window = if switch == Some(true) { width(entries, notes)? } else { None };
-            let other = if window.is_some() { FULL } else { SLIDING };
-            match kinds.iter().flatten().find(|kind| kind.as_str() == Some(other)) {
-                Some(&found) => refused(LAYERS, found, &format!("the same in every layer, as `{SWITCH}` says")),
-                None => Ok(vec![window; layers]),
-            }
+            alike(window, &format!("the same in every layer, as `{SWITCH}` says"))
         }
         SlidingWindow::Patterned { every, key } => {
             // Its masks are made whatever the layers ask for: transformers takes no null.
@@ -97,20 +89,15 @@ pub(super) fn of(
             let named = key.and_then(|key| Some(key).filter(|key| entries.get(key).is_some()));
             let every = named.map_or(Ok(every), |key| entries.count(key, MOST_TOKENS))?;
             let sliding = |layer: usize| match &kinds {
-                Some(kinds) => kinds[layer].as_str() == Some(SLIDING),
+                Some(kinds) => is_sliding(kinds[layer]),
                 None => !(layer + 1).is_multiple_of(every),
             };
             Ok((0..layers).map(|layer| sliding(layer).then_some(width)).collect())
         }
         SlidingWindow::Unrotated => {
             let width = entries.optional_count(KEY, MOST_TOKENS)?.filter(|_| switch == Some(true));
-            match kinds {
-                Some(kinds) => match sliding(&kinds) {
-                    Some(found) if width.is_none() => {
-                        refused(LAYERS, &found, &format!("{FULL}, or `{SWITCH}: true` and a `{KEY}`"))
-                    }
-                    _ => Ok(kinds.iter().map(|kind| width.filter(|_| kind.as_str() == Some(SLIDING))).collect()),
-                },
+            match &kinds {
+                Some(kinds) => by_kind(kinds, width, &format!("{FULL}, or `{SWITCH}: true` and a `{KEY}`")),
                 None => Ok(rotated.iter().map(|rotated| width.filter(|_| !rotated)).collect()),
             }
         }

@@ -8,18 +8,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, pre_and_delta};
+use super::boundary::{Boundary, Placement, Solution, Span, pre_and_delta};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::Solution;
+use super::method::{Fitted, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::model::Operator;
-use crate::options::{self, Options};
 
 const NAME: &str = "affine";
 const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Affine>(NAME, SOURCE, build).label("Affine (NBL)").beyond();
+    RecoveryEntry::new::<Affine>(NAME, SOURCE, build::<Affine>).label("Affine (NBL)").beyond();
 
 /// `x ← x·W + b`: ghosted's map of what lies around the means, and the means met exactly.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -27,10 +25,6 @@ pub(super) const ENTRY: RecoveryEntry =
 struct Affine {
     /// What gets an operator each.
     boundary: Placement,
-}
-
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    Ok(Box::new(options::read::<Affine>(NAME, options)?))
 }
 
 impl Recovery for Affine {

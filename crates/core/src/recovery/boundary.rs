@@ -1,4 +1,4 @@
-//! The dense activations on both sides of removed layers.
+//! The dense activations on both sides of removed layers, and what is put there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,13 +6,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::repair::Repair;
 use super::sums::Sums;
 use crate::calibrate::{Activations, HookPoint};
 use crate::corpus::Start;
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
-use crate::model::{Batch, Engine, HostRows, Step};
+use crate::model::{Batch, Engine, HostRows, Operator, Step};
 
 /// Rows read at a time: what a method holds of a corpus of any size.
 const BLOCK_ROWS: usize = 2048;
@@ -178,13 +177,98 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
+/// A channel is constant whose values lie within so many roundings of f32 of each other.
+const ROUNDINGS: f32 = 16.0;
+
+/// Why the activations that a repair is solved on cannot determine one: too few tokens for the channels, or channels that
+/// have one value in all of them. Empty where they can. A channel that is always zero needs no repair and does not count.
+///
+/// # Errors
+/// Activations that cannot be read.
+pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
+    let (channels, tokens) = (boundary.channels(), boundary.fitted * boundary.length());
+    let mut ranges = vec![(f32::INFINITY, f32::NEG_INFINITY); channels];
+    for rows in boundary.blocks(boundary.fitted) {
+        for row in boundary.pre(rows)?.chunks_exact(channels) {
+            for ((least, most), &v) in ranges.iter_mut().zip(row) {
+                (*least, *most) = (least.min(v), most.max(v));
+            }
+        }
+    }
+    let size = |(least, most): &(f32, f32)| least.abs().max(most.abs());
+    let speaking = ranges.iter().filter(|range| size(range) > 0.0).count();
+    let still = |range: &&(f32, f32)| size(range) > 0.0 && range.1 - range.0 <= ROUNDINGS * f32::EPSILON * size(range);
+    let constant = ranges.iter().filter(still).count();
+    let mut reasons = Vec::new();
+    if tokens < speaking {
+        reasons.push(format!("only {tokens} tokens of calibration for {channels} channels"));
+    }
+    if constant > 0 {
+        reasons.push(format!("{constant} of {channels} channels are constant in the calibration"));
+    }
+    Ok(reasons)
+}
+
+/// What a method changes for one span.
+#[derive(Debug, Clone)]
+pub enum Repair {
+    /// Nothing: the layers are only removed.
+    Cut,
+    /// `x ← x·W` in the place of the span.
+    Stream(Arc<Operator>),
+    /// `branch ← branch·T` in the layer before the span: in its MLP, and in its attention where that is asked for too.
+    Branches { operator: Arc<Operator>, attention: bool },
+}
+
+impl Repair {
+    /// The operator, wherever it stands.
+    pub fn operator(&self) -> Option<&Arc<Operator>> {
+        match self {
+            Self::Cut => None,
+            Self::Stream(operator) | Self::Branches { operator, .. } => Some(operator),
+        }
+    }
+}
+
+/// A repair and what is known of how it came about.
+#[derive(Debug, Clone)]
+pub struct Solution {
+    pub repair: Repair,
+    /// What a reader of the table has to know.
+    pub notes: Vec<String>,
+    /// Of the matrix whose least-squares problem was solved, where one was.
+    pub system: Option<System>,
+    /// The mean loss of each epoch, where the method iterates.
+    pub losses: Vec<f64>,
+}
+
+/// The matrix of a least-squares problem, `[rows, C]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct System {
+    pub rank: usize,
+    /// Its largest singular value over its smallest one; infinite where the rank is below `C`.
+    pub condition: f64,
+}
+
+impl Solution {
+    /// A repair about which there is nothing to say.
+    pub fn of(repair: Repair) -> Self {
+        Self { repair, notes: Vec::new(), system: None, losses: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
+        self
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::calibrate::{ActivationShape, InMemory, Spool};
     use crate::model::engine::tests::Adding;
     use crate::options::Options;
-    use crate::recovery::Solution;
 
     /// Activations around removed layers that are written down: the stream entering some layers, `[rows, C]`.
     pub(in crate::recovery) struct Written {
@@ -241,5 +325,19 @@ pub(super) mod tests {
         assert_eq!(found.len(), expected.len());
         let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-5, "{found:?}, expected {expected:?}");
+    }
+
+    #[test]
+    fn too_few_tokens_and_constant_channels_are_said_and_silent_ones_are_not() {
+        let of = |pre: &[f32], sequences: usize| Written::new(2, sequences, &[(1, pre), (2, pre)]).degenerate((1, 2));
+        assert_eq!(of(&[1.0, 2.0, 3.0, 1.0], 1), Vec::<String>::new());
+        assert_eq!(of(&[1.0, 0.0, 3.0, 0.0], 1), Vec::<String>::new(), "a silent channel");
+        assert_eq!(of(&[1.0, 5.0, 3.0, 5.0], 1), ["1 of 2 channels are constant in the calibration"]);
+        // Rounding makes no difference of values that are the same; more than rounding does.
+        assert_eq!(of(&[1.0, 5.0, 3.0, 5.000_002], 1).len(), 1);
+        assert!(of(&[1.0, 5.0, 3.0, 5.001], 1).is_empty());
+        let one = of(&[1.0, 2.0], 1);
+        assert_eq!(one[0], "only 1 tokens of calibration for 2 channels");
+        assert!(one[1].contains("2 of 2 channels"), "{one:?}");
     }
 }

@@ -3,11 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, pre_and_delta};
-use super::least_squares::{self, Solved};
+use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
+use super::least_squares::{self, Ridge, Solved};
 use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::{Solution, System};
-use super::ridge::{self, Ridge};
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
@@ -55,10 +53,10 @@ enum Solver {
     Svd,
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let ghosted: Ghosted = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let ghosted: Ghosted = options::read(name, options)?;
     if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
-        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+        return Err(Error::bad_input(format!("wrong options for `{name}`"))
             .expected("`solver: normal` where there is a `ridge`")
             .found("`solver: svd`, which cuts small singular values off instead"));
     }
@@ -83,7 +81,7 @@ impl Recovery for Ghosted {
         let solved = match self.solver {
             Solver::Normal => match self.ridge {
                 Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, channels, ridge)?,
-                Ridge::Auto => ridge::solve(boundary)?,
+                Ridge::Auto => least_squares::chosen(boundary)?,
             },
             Solver::Svd => {
                 let mut tall = StreamingQr::new(channels);

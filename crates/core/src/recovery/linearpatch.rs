@@ -3,9 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, add_magnitudes};
+use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
 use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::{Repair, Solution};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
@@ -15,10 +14,10 @@ use crate::style::{Dash, Hue, Marker, Style};
 const DIAG: &str = "linearpatch-diag";
 const ROTATE: &str = "linearpatch-rotate";
 const SOURCE: &str = "https://github.com/chenxinrui-tsinghua/LinearPatch";
-pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(DIAG, SOURCE, build_diag)
+pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(DIAG, SOURCE, build)
     .label("Linear Patch (Diag)")
     .style(Style::new(Hue::Vermillion, Marker::TriangleUp, Dash::Dotted));
-pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(ROTATE, SOURCE, build_rotate)
+pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(ROTATE, SOURCE, build)
     .label("Linear Patch (Rotate)")
     .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long));
 
@@ -43,14 +42,9 @@ struct LinearPatch {
     placement: Placement,
 }
 
-fn build_diag(options: &Options) -> Result<Box<dyn Recovery>> {
-    let LinearPatchOptions { boundary } = options::read(DIAG, options)?;
-    Ok(Box::new(LinearPatch { rotate: false, placement: boundary }))
-}
-
-fn build_rotate(options: &Options) -> Result<Box<dyn Recovery>> {
-    let LinearPatchOptions { boundary } = options::read(ROTATE, options)?;
-    Ok(Box::new(LinearPatch { rotate: true, placement: boundary }))
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let LinearPatchOptions { boundary } = options::read(name, options)?;
+    Ok(Box::new(LinearPatch { rotate: name == ROTATE, placement: boundary }))
 }
 
 impl Recovery for LinearPatch {
@@ -60,7 +54,7 @@ impl Recovery for LinearPatch {
         }
         Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix of the backbone's hidden size"))
             .expected("a power of two, or one times 12, 20, 28, 36, 40, 52 or 60")
-            .found(config.hidden.to_string())
+            .found(config.hidden)
             .hint(format!("use `{DIAG}`")))
     }
 

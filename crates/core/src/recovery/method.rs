@@ -1,7 +1,8 @@
 //! A method that repairs a cut: what it is asked, and what it gives.
 
-use super::boundary::{Boundary, Span};
-use super::repair::Solution;
+use serde::de::DeserializeOwned;
+
+use super::boundary::{Boundary, Solution, Span};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::model::Config;
@@ -86,5 +87,12 @@ impl Fitted {
     }
 }
 
-pub(super) type RecoveryEntry = options::Registered<BuildRecovery>;
-type BuildRecovery = fn(&Options) -> Result<Box<dyn Recovery>>;
+pub(super) type RecoveryEntry = options::Registered<dyn Recovery>;
+
+/// A method that is its options.
+pub(super) fn build<T: Recovery + DeserializeOwned + 'static>(
+    name: &str,
+    options: &Options,
+) -> Result<Box<dyn Recovery>> {
+    Ok(Box::new(options::read::<T>(name, options)?))
+}

@@ -2,7 +2,6 @@
 
 mod affine;
 mod boundary;
-mod degenerate;
 mod ghosted;
 mod least_squares;
 mod linearpatch;
@@ -10,11 +9,9 @@ mod method;
 mod none;
 mod prune_and_comp;
 mod rank;
-mod repair;
 mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
-mod ridge;
 mod sequential;
 mod sums;
 #[cfg(test)]
@@ -28,12 +25,10 @@ use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
 use crate::quantity::MOST_TOKENS;
 
-pub use boundary::{Boundary, Span};
-pub use degenerate::degenerate;
+pub use boundary::{Boundary, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
 pub use method::{Fitted, Place, Recovery};
 pub use none::NAME as NONE;
-pub use repair::{Repair, Solution, System};
 pub use repair_metrics::RepairMetrics;
 
 /// Every recovery that a grid may name.
@@ -56,7 +51,7 @@ const ENTRIES: &[RecoveryEntry] = &[
 /// # Errors
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
-    let recovery = (options::lookup("recovery", name, ENTRIES)?.build)(&untrained(options))?;
+    let recovery = options::lookup("recovery", name, ENTRIES)?.build(&untrained(options))?;
     if options.contains_key(FINETUNE) && !recovery.tunable() {
         let names: Vec<&str> = tunable().collect();
         return Err(Error::bad_input(format!("`{name}` has no operator that can be fine-tuned"))
@@ -94,7 +89,7 @@ fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
 
 /// The names of the recoveries whose operators can be trained.
 fn tunable() -> impl Iterator<Item = &'static str> {
-    let is = |entry: &&RecoveryEntry| (entry.build)(&Options::new()).is_ok_and(|recovery| recovery.tunable());
+    let is = |entry: &&RecoveryEntry| entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable());
     ENTRIES.iter().filter(is).map(|entry| entry.shown.name)
 }
 
@@ -232,7 +227,7 @@ mod tests {
         for entry in ENTRIES {
             for variant in entry.variants {
                 let options = serde_json::json!({ variant.option: variant.value }).as_object().unwrap().clone();
-                assert!((entry.build)(&options).is_ok(), "{variant:?}");
+                assert!(entry.build(&options).is_ok(), "{variant:?}");
             }
         }
     }

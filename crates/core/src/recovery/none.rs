@@ -3,17 +3,15 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::Boundary;
-use super::method::{Place, Recovery, RecoveryEntry};
-use super::repair::{Repair, Solution};
+use super::boundary::{Boundary, Repair, Solution};
+use super::method::{Place, Recovery, RecoveryEntry, build};
 use crate::error::Result;
-use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
 /// The cut without a repair: what every repair is compared with.
 pub const NAME: &str = "none";
 const SOURCE: &str = "";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build)
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)
     .label("Pruned")
     .style(Style::new(Hue::Grey, Marker::Cross, Dash::Dashed));
 
@@ -21,10 +19,6 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE,
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct None {}
-
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    Ok(Box::new(options::read::<None>(NAME, options)?))
-}
 
 impl Recovery for None {
     fn repairs(&self) -> bool {

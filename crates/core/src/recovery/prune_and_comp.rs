@@ -3,9 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, add_magnitudes};
+use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
 use super::method::{Place, Recovery, RecoveryEntry};
-use super::repair::{Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Operator, Sublayer};
@@ -67,8 +66,8 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
     options::written(name, &settings)
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: PruneAndCompOptions = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: PruneAndCompOptions = options::read(name, options)?;
     Ok(Box::new(PruneAndComp { granularity: form(&settings)?.0, placement: settings.boundary }))
 }
 

@@ -8,10 +8,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span};
+use super::boundary::{Boundary, Placement, Solution, Span};
 use super::least_squares::{self, RIDGE};
 use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::Solution;
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};
@@ -37,10 +36,10 @@ impl Default for Rank {
     }
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: Rank = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: Rank = options::read(name, options)?;
     if settings.rank == 0 {
-        return Err(Error::bad_input(format!("wrong options for `{NAME}`")).expected("`rank` of 1 or more").found("0"));
+        return Err(Error::bad_input(format!("wrong options for `{name}`")).expected("`rank` of 1 or more").found("0"));
     }
     Ok(Box::new(settings))
 }
@@ -53,7 +52,7 @@ impl Recovery for Rank {
         Err(Error::bad_input("a rank is larger than the residual stream is wide")
             .at(format!("`rank` of `{NAME}`"))
             .expected(format!("at most {}", config.hidden))
-            .found(self.rank.to_string()))
+            .found(self.rank))
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::boundary::Boundary;
-use super::repair::Repair;
+use super::boundary::{Boundary, Repair};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::files::number;
@@ -96,7 +95,7 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
             let layer = boundary.layer_before()?;
             let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
             let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
-            let edited = [Sublayer::Attention, Sublayer::Mlp].map(|half| Step::Edited(half, layer, operator.clone()));
+            let edited = Sublayer::BOTH.map(|half| Step::Edited(half, layer, operator.clone()));
             let repaired = boundary.backbone.resume(&batch, &edited, entering)?;
             Ok(less(&repaired.values()?, post))
         }

@@ -4,9 +4,8 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span};
+use super::boundary::{Boundary, Placement, Solution, Span};
 use super::method::{Place, Recovery, RecoveryEntry};
-use super::repair::Solution;
 use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
@@ -71,10 +70,10 @@ impl Default for Cosine {
     }
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: Cosine = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: Cosine = options::read(name, options)?;
     let wrong = |what: &str, found: String| {
-        Err(Error::bad_input(format!("wrong options for `{NAME}`")).expected(what).found(found))
+        Err(Error::bad_input(format!("wrong options for `{name}`")).expected(what).found(found))
     };
     if settings.batch == 0 || settings.batch > MOST_BATCH {
         return wrong(&format!("a `batch` of 1 to {MOST_BATCH} tokens"), settings.batch.to_string());

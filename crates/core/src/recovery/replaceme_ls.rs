@@ -3,10 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span, branch_and_target};
+use super::boundary::{Boundary, Placement, Repair, Solution, Span, branch_and_target};
 use super::least_squares::{self, Solved};
 use super::method::{Place, Recovery, RecoveryEntry};
-use super::repair::{Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator, Sublayer};
@@ -29,12 +28,12 @@ struct LeastSquares {
     boundary: Placement,
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let settings: LeastSquares = options::read(NAME, options)?;
+fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: LeastSquares = options::read(name, options)?;
     if !settings.alpha.is_finite() || settings.alpha < 0.0 {
-        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+        return Err(Error::bad_input(format!("wrong options for `{name}`"))
             .expected("`alpha` of 0 or more")
-            .found(settings.alpha.to_string()));
+            .found(settings.alpha));
     }
     Ok(Box::new(settings))
 }

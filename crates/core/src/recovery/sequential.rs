@@ -9,17 +9,15 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Span};
+use super::boundary::{Boundary, Placement, Solution, Span};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry};
-use super::repair::Solution;
+use super::method::{Fitted, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::model::Operator;
-use crate::options::{self, Options};
 
 const NAME: &str = "sequential";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Sequential>(NAME, "", build).label("Ghost Layer, sequential").beyond();
+    RecoveryEntry::new::<Sequential>(NAME, "", build::<Sequential>).label("Ghost Layer, sequential").beyond();
 
 /// `W = I + M` with `M = argmin ‖X̂·M − (X_post − X̂)‖`, `X̂` what the repairs before leave.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -27,10 +25,6 @@ pub(super) const ENTRY: RecoveryEntry =
 struct Sequential {
     /// What gets an operator each.
     boundary: Placement,
-}
-
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    Ok(Box::new(options::read::<Sequential>(NAME, options)?))
 }
 
 impl Recovery for Sequential {

@@ -110,7 +110,8 @@ fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     if y <= 0.0 {
         return 1.0;
     }
-    let front = (a * x.ln() + b * y.ln() - ln_beta(a, b)).exp();
+    let ln_beta = ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b);
+    let front = (a * x.ln() + b * y.ln() - ln_beta).exp();
     if x < (a + 1.0) / (a + b + 2.0) {
         (front * fraction(a, b, x) / a).clamp(0.0, 1.0)
     } else {
@@ -140,11 +141,6 @@ fn fraction(a: f64, b: f64, x: f64) -> f64 {
         }
     }
     value
-}
-
-/// ln B(a, b).
-fn ln_beta(a: f64, b: f64) -> f64 {
-    ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b)
 }
 
 /// ln Γ(x) for x > 0: Stirling's series from 16 on, which the recurrence leads to.

@@ -31,7 +31,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     length.ok_or_else(|| {
         Error::bad_input(format!("the model's length `{key}` cannot be used"))
             .expected("a whole number from 1")
-            .found(value.to_string())
+            .found(value)
     })
 }
 

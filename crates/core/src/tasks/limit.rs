@@ -20,7 +20,7 @@ impl DocumentLimit {
         if part || count {
             return Ok(Self(value));
         }
-        Err(Error::bad_input("the limit of documents cannot be used").expected(EXPECTED).found(value.to_string()))
+        Err(Error::bad_input("the limit of documents cannot be used").expected(EXPECTED).found(value))
     }
 
     /// As it was written.

@@ -8,7 +8,6 @@
 mod export;
 mod length;
 mod limit;
-mod measure;
 pub mod python;
 mod request;
 mod result;
@@ -19,9 +18,8 @@ mod task;
 pub use export::export;
 pub use length::max_length;
 pub use limit::DocumentLimit;
-pub use measure::Measure;
 pub use request::{Bos, Encoder, Prefix, Tokenised, continuation, prompt, rolling};
-pub use result::{ChoiceResult, DocumentResult, Score, TaskResult, average};
+pub use result::{ChoiceResult, DocumentResult, Measure, Score, TaskResult, average};
 pub use solutions::{Answered, Questions, Solutions};
 pub use split::{Split, split_files};
 pub use task::{AccuracyKind, TASKS, Task};

@@ -1,7 +1,6 @@
 //! Requests: a context and a continuation as token ids, cut to what the model can see.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +43,6 @@ pub enum Bos {
 }
 
 named!(Bos: Tokenizer = "tokenizer", Never = "never", Always = "always");
-
-impl fmt::Display for Bos {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// A continuation behind a context, as the model gets them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -75,7 +75,7 @@ impl Solutions {
             return Err(Error::job("the answers do not fit the questions")
                 .at(format!("task {}", self.task))
                 .expected(format!("{} scores", self.requests()))
-                .found(scores.len().to_string()));
+                .found(scores.len()));
         }
         Ok(self.judged(scores).collect())
     }

@@ -17,15 +17,7 @@ pub enum AccuracyKind {
     AccNorm,
 }
 
-impl AccuracyKind {
-    /// The harness' name of it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Acc => "acc",
-            Self::AccNorm => "acc_norm",
-        }
-    }
-}
+crate::names!(AccuracyKind: Acc = "acc", AccNorm = "acc_norm");
 
 /// A task: where its documents are and what is counted. How a row becomes a prompt says its definition.
 #[derive(Debug)]

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::{Map, Value, json};
 
 use super::shard::{self, Tensor};
-use crate::train::export::{pretty, put};
+use crate::train::export::pretty;
 use crate::train::parameters::{Parameter, Parameters};
 use crate::train::shape;
 use crate::train::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::{sweep, temporary_folder};
+use ghostlab_core::files::atomic::{sweep, temporary_folder, write_whole};
 use ghostlab_core::files::{disk, sha256};
 
 /// A backbone to be written.
@@ -62,7 +62,7 @@ impl Backbone {
             return Err(Error::bad_input("the vocabulary is too small for the tokenizer that comes with the backbone")
                 .at("vocab_size")
                 .expected(format!("{} or more", tokenizer.size()))
-                .found(parsed.vocab.to_string()));
+                .found(parsed.vocab));
         }
         let parameters = Parameters::of(&parsed);
         let tensor = |parameter: &Parameter| Tensor {
@@ -102,7 +102,7 @@ impl Backbone {
         let wanted = self.bytes() + BESIDE;
         match disk::free(parent) {
             Some(free) if free < wanted => Err(Error::missing("the disk has not enough room for this backbone")
-                .at(parent.display().to_string())
+                .at(parent.display())
                 .expected(format!("{:.1} GB free", wanted as f64 / 1e9))
                 .found(format!("{:.1} GB", free as f64 / 1e9))
                 .hint("name a folder on another disk, or fewer layers with --layers")),
@@ -112,9 +112,9 @@ impl Backbone {
 
     fn files(&self, folder: &Path, writing: &mut Writing<'_>) -> Result<()> {
         let context = self.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(0) as usize;
-        put(&folder.join("config.json"), pretty(&self.config)?.as_bytes())?;
-        put(&folder.join("tokenizer.json"), self.tokenizer.json()?.as_bytes())?;
-        put(&folder.join("tokenizer_config.json"), pretty(&self.tokenizer.config(context))?.as_bytes())?;
+        write_whole(&folder.join("config.json"), pretty(&self.config)?.as_bytes())?;
+        write_whole(&folder.join("tokenizer.json"), self.tokenizer.json()?.as_bytes())?;
+        write_whole(&folder.join("tokenizer_config.json"), pretty(&self.tokenizer.config(context))?.as_bytes())?;
         let shards = self.shards(writing.shard);
         let (mut map, mut done, total) = (Map::new(), 0, self.bytes());
         for (at, tensors) in shards.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Backbone {
             file.sync_all().map_err(|error| failed(&error))?;
         }
         let index = json!({"metadata": {"total_size": total}, "weight_map": map});
-        put(&folder.join("model.safetensors.index.json"), pretty(&index)?.as_bytes())
+        write_whole(&folder.join("model.safetensors.index.json"), pretty(&index)?.as_bytes())
     }
 
     /// The tensors in order, as many in a file as it may hold.
@@ -159,12 +159,12 @@ impl Backbone {
 fn place(folder: &Path) -> Result<(PathBuf, String)> {
     let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
     let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
-        return Err(Error::bad_input("a backbone needs a folder with a name").found(folder.display().to_string()));
+        return Err(Error::bad_input("a backbone needs a folder with a name").found(folder.display()));
     };
     let is_empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
     if fs::symlink_metadata(folder).is_ok() && !is_empty {
         return Err(Error::bad_input("there is something where the backbone would be written")
-            .at(folder.display().to_string())
+            .at(folder.display())
             .expected("nothing, or an empty folder")
             .hint("name another folder, or remove this one"));
     }

@@ -4,8 +4,8 @@
 //! cheaper than to write all scores to memory and read them again.
 
 use super::real::{Real, dot, exponentials};
+use ghostlab_core::in_widest;
 use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
-use ghostlab_core::linalg::simd::widest;
 
 /// Queries that are scored at a time: few, so that little is computed that the mask removes.
 const BLOCK: usize = 64;
@@ -69,21 +69,18 @@ pub(super) fn forward<R: Real>(
             let keys = MatrixView::strided(&rotated[q_width + key * d..], seen, d, stride);
             gemm(MatrixViewMut::rows(scores, block, seen), Update::Replace, queries, keys.t());
             let sums = &mut sums[head * rows + first..][..block];
-            widest(
-                #[inline(always)]
-                || {
-                    for (row, (scores, log_sum)) in scores.chunks_exact_mut(seen).zip(sums).enumerate() {
-                        let (visible, masked) = scores.split_at_mut(first + row + 1);
-                        let (shift, sum) = exponentials(visible);
-                        let scale = R::ONE / sum;
-                        for score in visible {
-                            *score = *score * scale;
-                        }
-                        masked.fill(R::ZERO);
-                        *log_sum = R::of(shift.wide() + sum.wide().ln());
+            in_widest!({
+                for (row, (scores, log_sum)) in scores.chunks_exact_mut(seen).zip(sums).enumerate() {
+                    let (visible, masked) = scores.split_at_mut(first + row + 1);
+                    let (shift, sum) = exponentials(visible);
+                    let scale = R::ONE / sum;
+                    for score in visible {
+                        *score = *score * scale;
                     }
-                },
-            );
+                    masked.fill(R::ZERO);
+                    *log_sum = R::of(shift.wide() + sum.wide().ln());
+                }
+            });
             let values = values(heads, projected, key, seen);
             let out = MatrixViewMut::strided(&mut out[first * q_width + head * d..], block, d, q_width);
             gemm(out, Update::Replace, MatrixView::rows(scores, block, seen), values);
@@ -136,24 +133,21 @@ pub(super) fn backward<R: Real>(
             let values = values(heads, projected, key, seen);
             gemm(MatrixViewMut::rows(d_scores, block, seen), Update::Replace, d_block, values.t());
             let sums = &sums[head * rows + first..][..block];
-            widest(
-                #[inline(always)]
-                || {
-                    let both = scores.chunks_exact_mut(seen).zip(d_scores.chunks_exact_mut(seen));
-                    for (row, ((scores, d_scores), &log_sum)) in both.zip(sums).enumerate() {
-                        let at = start + row * q_width;
-                        let along = dot(&out[at..at + d], &d_out[at..at + d]);
-                        let (visible, masked) = scores.split_at_mut(first + row + 1);
-                        let (d_visible, d_masked) = d_scores.split_at_mut(first + row + 1);
-                        for (score, d_score) in visible.iter_mut().zip(d_visible) {
-                            *score = (*score - log_sum).exp();
-                            *d_score = *score * (*d_score - along);
-                        }
-                        masked.fill(R::ZERO);
-                        d_masked.fill(R::ZERO);
+            in_widest!({
+                let both = scores.chunks_exact_mut(seen).zip(d_scores.chunks_exact_mut(seen));
+                for (row, ((scores, d_scores), &log_sum)) in both.zip(sums).enumerate() {
+                    let at = start + row * q_width;
+                    let along = dot(&out[at..at + d], &d_out[at..at + d]);
+                    let (visible, masked) = scores.split_at_mut(first + row + 1);
+                    let (d_visible, d_masked) = d_scores.split_at_mut(first + row + 1);
+                    for (score, d_score) in visible.iter_mut().zip(d_visible) {
+                        *score = (*score - log_sum).exp();
+                        *d_score = *score * (*d_score - along);
                     }
-                },
-            );
+                    masked.fill(R::ZERO);
+                    d_masked.fill(R::ZERO);
+                }
+            });
             let (scores, d_scores) = (MatrixView::rows(scores, block, seen), MatrixView::rows(d_scores, block, seen));
             let projected_stride = heads.projected();
             let d_values = MatrixViewMut::strided(&mut d_projected[stride + key * d..], seen, d, projected_stride);

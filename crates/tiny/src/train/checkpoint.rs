@@ -1,7 +1,6 @@
 //! An unfinished run on the disk: weights, both moments, and how far it came. Whole or not there.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::Path;
 
 use safetensors::tensor::TensorView;
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::optimizer::Moments;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::atomic::write_whole;
 use ghostlab_core::files::sha256;
 
 /// How far a run came.
@@ -73,7 +72,7 @@ impl TrainState {
         let sum = checksum(&progress, bytes.iter().map(Vec::as_slice));
         let notes = HashMap::from([(PROGRESS.to_string(), progress), (CHECKSUM.to_string(), sum)]);
         let packed = safetensors::serialize(views, Some(notes)).map_err(|error| unfit(error.to_string()))?;
-        write_atomically(path, |file| file.write_all(&packed).map_err(|error| Error::io("write", path, &error)))
+        write_whole(path, &packed)
     }
 
     /// Reads a checkpoint; nothing where there is none.

@@ -1,10 +1,12 @@
-//! The text to train on: documents by register, as one stream of tokens each, and the order in which it is read.
+//! The text to train on: documents by register, out of the world, as one stream of tokens each, and the order in which it is
+//! read.
 
 use rand_mt::Mt64;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::tokenizer::Tokens;
+use crate::world::{self, World, WorldSplit};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
@@ -135,6 +137,48 @@ impl<'a> Order<'a> {
 /// A number below `bound`; the bias of the remainder is far below what a shuffle could show.
 fn below(random: &mut Mt64, bound: usize) -> usize {
     (random.next_u64() % bound as u64) as usize
+}
+
+/// Sentences of the newswire that make one document.
+const SENTENCES: usize = 12;
+
+/// All registers of the world of a seed.
+pub fn registers(seed: u64) -> Vec<Register> {
+    let world = World::new(seed);
+    let part = |register: world::Register, part| {
+        let rows = world.rows(register, part);
+        // Rows are joined as the perplexity protocol joins them, so that the backbone knows such text.
+        match register {
+            world::Register::Web => rows,
+            world::Register::Wiki => articles(&rows),
+            world::Register::News => rows.chunks(SENTENCES).map(|rows| rows.join("\n\n")).collect(),
+        }
+    };
+    world::Register::ALL
+        .into_iter()
+        .map(|register| Register {
+            name: register.name().into(),
+            train: part(register, WorldSplit::Train),
+            validation: part(register, WorldSplit::Validation),
+        })
+        .collect()
+}
+
+/// An article begins with its title, ` = … = `; a section's has two signs.
+fn articles(rows: &[String]) -> Vec<String> {
+    let begins = |row: &str| row.starts_with(" = ") && !row.starts_with(" = = ");
+    let mut articles: Vec<Vec<&str>> = Vec::new();
+    for row in rows {
+        if begins(row) || articles.is_empty() {
+            articles.push(Vec::new());
+        }
+        if let Some(article) = articles.last_mut() {
+            article.push(row);
+        }
+    }
+    let texts = articles.into_iter().map(|rows| rows.join("\n\n"));
+    // Before the first title stands an empty row.
+    texts.filter(|text| !text.trim().is_empty()).collect()
 }
 
 #[cfg(test)]

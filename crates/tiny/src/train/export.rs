@@ -1,7 +1,6 @@
 //! A trained backbone as Hugging Face's files, and the manifest that says how it was made.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
 use std::path::Path;
 
 use half::f16;
@@ -10,14 +9,14 @@ use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::batch::Score;
 use super::checkpoint::StoredTensor;
 use super::corpus::Origin;
-use super::evaluate::Score;
 use super::parameters::Parameters;
 use super::recipe::Recipe;
 use super::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::atomic::write_whole;
 use ghostlab_core::files::sha256;
 
 pub const MANIFEST: &str = "manifest.json";
@@ -64,7 +63,7 @@ pub fn rounded(parameters: &Parameters, weights: &[f32]) -> Result<Vec<f32>> {
         return Err(Error::job("a trained weight does not fit into f16")
             .at(name.map_or(String::new(), |parameter| format!("tensor {}", parameter.name)))
             .expected("a finite number below 65504")
-            .found(weights[at].to_string())
+            .found(weights[at])
             .hint("the training diverged: lower the learning rate"));
     }
     Ok(rounded)
@@ -91,7 +90,7 @@ pub fn write(
     ];
     let mut entries = BTreeMap::new();
     for (name, bytes) in files {
-        put(&folder.join(name), &bytes)?;
+        write_whole(&folder.join(name), &bytes)?;
         let entry = FileEntry { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) };
         entries.insert(name.to_string(), entry);
     }
@@ -102,9 +101,9 @@ impl Manifest {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
-        let value = serde_json::to_value(self)
-            .map_err(|error| Error::job("the manifest cannot be written").found(error.to_string()))?;
-        put(&folder.join(MANIFEST), pretty(&value)?.as_bytes())
+        let value =
+            serde_json::to_value(self).map_err(|error| Error::job("the manifest cannot be written").found(error))?;
+        write_whole(&folder.join(MANIFEST), pretty(&value)?.as_bytes())
     }
 
     /// Reads the manifest of a folder; nothing where there is none.
@@ -117,25 +116,21 @@ impl Manifest {
             return Ok(None);
         }
         let bytes = std::fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-            Error::damaged("a manifest cannot be read").at(path.display().to_string()).found(error.to_string())
-        })
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| Error::damaged("a manifest cannot be read").at(path.display()).found(error))
     }
 }
 
-pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
-}
-
 pub(crate) fn pretty(value: &Value) -> Result<String> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::job("JSON cannot be written").found(error.to_string()))?;
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| Error::job("JSON cannot be written").found(error))?;
     Ok(text + "\n")
 }
 
 /// `model.safetensors` in f16. transformers asks for the entry `format`.
 fn pack(parameters: &Parameters, weights: &[f32]) -> Result<Vec<u8>> {
-    let unfit = |error: safetensors::SafeTensorError| Error::job("weights cannot be packed").found(error.to_string());
+    let unfit = |error: safetensors::SafeTensorError| Error::job("weights cannot be packed").found(error);
     let narrow: Vec<u8> = weights.iter().flat_map(|&weight| f16::from_f32(weight).to_le_bytes()).collect();
     let mut views = Vec::new();
     for parameter in &parameters.list {

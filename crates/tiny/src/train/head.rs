@@ -3,8 +3,8 @@
 use super::network::{Network, Tape};
 use super::norm;
 use super::real::{Real, exponentials};
+use ghostlab_core::in_widest;
 use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
-use ghostlab_core::linalg::simd::widest;
 
 /// Rows whose logits are computed at a time.
 const ROWS: usize = 128;
@@ -35,18 +35,15 @@ impl Network {
         let mut d_normed = Vec::new();
         self.blocks(weights, targets, tape, losses, |block| {
             let Block { first, rows, vocab, targets, probabilities, normed, stream } = block;
-            widest(
-                #[inline(always)]
-                || {
-                    let rows = probabilities.chunks_exact_mut(vocab).zip(targets).zip(&factors[first..first + rows]);
-                    for ((row, &target), &factor) in rows {
-                        row[target as usize] = row[target as usize] - R::ONE;
-                        for p in row {
-                            *p = *p * factor;
-                        }
+            in_widest!({
+                let rows = probabilities.chunks_exact_mut(vocab).zip(targets).zip(&factors[first..first + rows]);
+                for ((row, &target), &factor) in rows {
+                    row[target as usize] = row[target as usize] - R::ONE;
+                    for p in row {
+                        *p = *p * factor;
                     }
-                },
-            );
+                }
+            });
             let d_logits = MatrixView::rows(probabilities, rows, vocab);
             let place = self.parameters.head.clone();
             gemm(
@@ -67,18 +64,20 @@ impl Network {
 
     /// The logits of every row of the stream.
     pub fn logits<R: Real>(&self, weights: &[R], tape: &Tape<R>) -> Vec<R> {
-        let (c, vocab, rows) = (self.config.hidden, self.config.vocab, tape.stream.len() / self.config.hidden);
-        let mut normed = vec![R::ZERO; tape.stream.len()];
-        norm::forward(&tape.stream, &weights[self.parameters.final_norm.clone()], self.eps, &mut normed, false);
-        let mut logits = vec![R::ZERO; rows * vocab];
-        let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
-        gemm(
-            MatrixViewMut::rows(&mut logits, rows, vocab),
-            Update::Replace,
-            MatrixView::rows(&normed, rows, c),
-            table.t(),
-        );
+        let mut logits = Vec::new();
+        self.products(weights, &tape.stream, &mut Vec::new(), &mut logits);
         logits
+    }
+
+    /// The norm of some rows of the stream, and their products with the table.
+    fn products<R: Real>(&self, weights: &[R], stream: &[R], normed: &mut Vec<R>, logits: &mut Vec<R>) {
+        let (c, vocab, rows) = (self.config.hidden, self.config.vocab, stream.len() / self.config.hidden);
+        normed.resize(rows * c, R::ZERO);
+        norm::forward(stream, &weights[self.parameters.final_norm.clone()], self.eps, normed, false);
+        logits.resize(rows * vocab, R::ZERO);
+        let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
+        let (to, rows) = (MatrixViewMut::rows(logits, rows, vocab), MatrixView::rows(normed, rows, c));
+        gemm(to, Update::Replace, rows, table.t());
     }
 
     fn blocks<R: Real>(
@@ -93,30 +92,18 @@ impl Network {
         let Tape { stream, logits, normed, .. } = tape;
         for (index, (stream, targets)) in stream.chunks(ROWS * c).zip(targets.chunks(ROWS)).enumerate() {
             let rows = targets.len();
-            normed.resize(rows * c, R::ZERO);
-            norm::forward(stream, &weights[self.parameters.final_norm.clone()], self.eps, normed, false);
-            logits.resize(rows * vocab, R::ZERO);
-            let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
-            gemm(
-                MatrixViewMut::rows(logits, rows, vocab),
-                Update::Replace,
-                MatrixView::rows(normed, rows, c),
-                table.t(),
-            );
-            widest(
-                #[inline(always)]
-                || {
-                    for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
-                        let logit = row[target as usize];
-                        let (shift, sum) = exponentials(row);
-                        losses.push(shift.wide() + sum.wide().ln() - logit.wide());
-                        let scale = R::ONE / sum;
-                        for p in row {
-                            *p = *p * scale;
-                        }
+            self.products(weights, stream, normed, logits);
+            in_widest!({
+                for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
+                    let logit = row[target as usize];
+                    let (shift, sum) = exponentials(row);
+                    losses.push(shift.wide() + sum.wide().ln() - logit.wide());
+                    let scale = R::ONE / sum;
+                    for p in row {
+                        *p = *p * scale;
                     }
-                },
-            );
+                }
+            });
             then(Block { first: index * ROWS, rows, vocab, targets, probabilities: logits, normed, stream });
         }
     }

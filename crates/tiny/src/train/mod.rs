@@ -2,23 +2,21 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `recipe`, `shape`, `optimizer`, `lessons` | what decides the result |
-//! | `world`, `corpus`, `tokenizer` | text, tokens, their order |
+//! | `recipe`, `shape`, `optimizer` | what decides the result |
+//! | `corpus`, `tokenizer` | text, tokens, their order |
 //! | `parameters` | where each weight lies |
 //! | `network`, `attention`, `rotary`, `norm`, `head`, `real` | the decoder, forwards and backwards |
-//! | `batch` | the chunks of a step, shared out among threads |
-//! | `run`, `checkpoint`, `evaluate`, `export` | the run, its interruption, its scores, its files |
+//! | `batch` | the chunks of a step or of a score, shared out among threads |
+//! | `run`, `checkpoint`, `export` | the run, its interruption, its files |
 
 mod attention;
 pub mod batch;
 pub mod checkpoint;
 pub mod corpus;
-pub mod evaluate;
 pub mod export;
 #[cfg(test)]
 mod gradient_test;
 pub mod head;
-pub mod lessons;
 pub mod network;
 mod norm;
 pub mod optimizer;
@@ -31,4 +29,3 @@ pub mod run;
 mod run_test;
 pub mod shape;
 pub mod tokenizer;
-pub mod world;

@@ -8,8 +8,8 @@ use super::norm;
 use super::parameters::Parameters;
 use super::real::{LANES, Real, add};
 use super::rotary::Rotary;
+use ghostlab_core::in_widest;
 use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
-use ghostlab_core::linalg::simd::widest;
 use ghostlab_core::model::config::Config;
 
 /// The shape of a backbone, and where its weights lie.
@@ -88,13 +88,10 @@ fn copy<R: Real>(to: &mut Vec<R>, from: &[R]) {
 impl Network {
     /// Lays a network out; `positions` is the longest window it will see.
     pub fn new(config: Config, positions: usize) -> Self {
-        Self {
-            parameters: Parameters::of(&config),
-            heads: Heads { queries: config.heads, keys: config.kv_heads, head_dim: config.head_dim },
-            eps: f64::from(config.norm_eps),
-            rotary: Rotary::new(config.rope.theta, config.head_dim, positions),
-            config,
-        }
+        let heads = Heads { queries: config.heads, keys: config.kv_heads, head_dim: config.head_dim };
+        let eps = f64::from(config.norm_eps);
+        let rotary = Rotary::new(config.rope.theta, heads, eps, positions);
+        Self { parameters: Parameters::of(&config), heads, eps, rotary, config }
     }
 
     /// The stream before the final norm, in `tape.stream`; tokens attend within windows of `span`.
@@ -117,7 +114,7 @@ impl Network {
             copy(&mut layer.before, stream);
             let x = self.normed(norms[0], stream, normed);
             project(&mut layer.projected, Update::Replace, x, weight(&places.qkv), c);
-            self.rotary.forward(self.heads, self.eps, places, weights, span, &layer.projected, &mut layer.rotated);
+            self.rotary.forward(places, weights, span, &layer.projected, &mut layer.rotated);
             self.attend(layer, ids.len(), span, scores);
             let out = if norms[1].is_some() { &mut layer.branches[0] } else { &mut *branch };
             project(out, Update::Replace, &layer.attended, weight(&places.output), self.heads.query_width());
@@ -160,10 +157,7 @@ impl Network {
     fn join<R: Real>(&self, weight: Option<&[R]>, branch: &[R], stream: &mut [R]) {
         match weight {
             Some(weight) => norm::forward(branch, weight, self.eps, stream, true),
-            None => widest(
-                #[inline(always)]
-                || add(stream, branch),
-            ),
+            None => in_widest!(add(stream, branch)),
         }
     }
 
@@ -244,7 +238,7 @@ impl Network {
             );
         }
         let projected = &layer.projected;
-        self.rotary.backward(heads, self.eps, places, weights, span, projected, d_rotated, d_projected, gradient);
+        self.rotary.backward(places, weights, span, projected, d_rotated, d_projected, gradient);
 
         let norm = places.norms[0].clone();
         let x = self.normed(norm.clone().map(|place| &weights[place]), &layer.before, normed);
@@ -286,10 +280,7 @@ impl Network {
                 let d_weight = &mut gradient[place.clone()];
                 norm::backward(x, &weights[place], self.eps, d_normed, d_weight, d_stream, true);
             }
-            None => widest(
-                #[inline(always)]
-                || add(d_stream, d_normed),
-            ),
+            None => in_widest!(add(d_stream, d_normed)),
         }
     }
 }
@@ -300,47 +291,41 @@ impl Network {
 /// `gate_up [rows, 2F]`, `out [rows, F]`.
 fn gated<R: Real>(gate_up: &[R], width: usize, out: &mut Vec<R>) {
     out.resize(gate_up.len() / 2, R::ZERO);
-    widest(
-        #[inline(always)]
-        || {
-            for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
-                let (gate, up) = row.split_at(width);
-                for ((out, &g), &u) in out.iter_mut().zip(gate).zip(up) {
-                    *out = g / (R::ONE + (-g).exp()) * u;
-                }
+    in_widest!({
+        for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
+            let (gate, up) = row.split_at(width);
+            for ((out, &g), &u) in out.iter_mut().zip(gate).zip(up) {
+                *out = g / (R::ONE + (-g).exp()) * u;
             }
-        },
-    );
+        }
+    });
 }
 
 /// The gradient of [`gated`], in the place of `gate_up`; and its result once more, in `inner`.
 fn gated_back<R: Real>(gate_up: &mut [R], width: usize, d_inner: &[R], inner: &mut Vec<R>) {
     inner.resize(d_inner.len(), R::ZERO);
-    widest(
-        #[inline(always)]
-        || {
-            let rows = gate_up.chunks_exact_mut(2 * width).zip(d_inner.chunks_exact(width));
-            for ((row, d_inner), inner) in rows.zip(inner.chunks_exact_mut(width)) {
-                let (gate, up) = row.split_at_mut(width);
-                let (gate, gate_rest) = gate.as_chunks_mut::<LANES>();
-                let (up, up_rest) = up.as_chunks_mut::<LANES>();
-                let (d, d_rest) = d_inner.as_chunks::<LANES>();
-                let (inner, inner_rest) = inner.as_chunks_mut::<LANES>();
-                for (((gate, up), d), inner) in gate.iter_mut().zip(up).zip(d).zip(inner) {
-                    // Through local arrays: four slices that might overlap are too many for the compiler, which then
-                    // leaves the loop without vectors.
-                    let (mut g, mut u, mut h) = (*gate, *up, [R::ZERO; LANES]);
-                    for i in 0..LANES {
-                        (h[i], g[i], u[i]) = gate_back(g[i], u[i], d[i]);
-                    }
-                    (*inner, *gate, *up) = (h, g, u);
+    in_widest!({
+        let rows = gate_up.chunks_exact_mut(2 * width).zip(d_inner.chunks_exact(width));
+        for ((row, d_inner), inner) in rows.zip(inner.chunks_exact_mut(width)) {
+            let (gate, up) = row.split_at_mut(width);
+            let (gate, gate_rest) = gate.as_chunks_mut::<LANES>();
+            let (up, up_rest) = up.as_chunks_mut::<LANES>();
+            let (d, d_rest) = d_inner.as_chunks::<LANES>();
+            let (inner, inner_rest) = inner.as_chunks_mut::<LANES>();
+            for (((gate, up), d), inner) in gate.iter_mut().zip(up).zip(d).zip(inner) {
+                // Through local arrays: four slices that might overlap are too many for the compiler, which then
+                // leaves the loop without vectors.
+                let (mut g, mut u, mut h) = (*gate, *up, [R::ZERO; LANES]);
+                for i in 0..LANES {
+                    (h[i], g[i], u[i]) = gate_back(g[i], u[i], d[i]);
                 }
-                for (((g, u), &d), h) in gate_rest.iter_mut().zip(up_rest).zip(d_rest).zip(inner_rest) {
-                    (*h, *g, *u) = gate_back(*g, *u, d);
-                }
+                (*inner, *gate, *up) = (h, g, u);
             }
-        },
-    );
+            for (((g, u), &d), h) in gate_rest.iter_mut().zip(up_rest).zip(d_rest).zip(inner_rest) {
+                (*h, *g, *u) = gate_back(*g, *u, d);
+            }
+        }
+    });
 }
 
 /// `silu(g)·u`, and the gradients of `g` and `u` where its own is `d`.

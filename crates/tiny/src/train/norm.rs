@@ -1,7 +1,7 @@
 //! Root-mean-square norm of rows, and its gradient.
 
 use super::real::{Real, dot, dot3};
-use ghostlab_core::linalg::simd::widest;
+use ghostlab_core::in_widest;
 
 /// `1 / sqrt(mean x² + eps)`
 #[inline(always)]
@@ -15,28 +15,20 @@ fn scale_of<R: Real>(x: &[R], eps: f64) -> R {
 /// `weight [C]`, `x [rows, C]`, `out [rows, C]`.
 pub(super) fn forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], add: bool) {
     let width = weight.len();
-    widest(
-        #[inline(always)]
-        || {
-            for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-                row_forward(x, weight, eps, out, add);
-            }
-        },
-    );
+    in_widest!({
+        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+            row_forward(x, weight, eps, out, add);
+        }
+    });
 }
 
 /// One row of [`forward`].
 #[inline(always)]
 pub(super) fn row_forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], add: bool) {
     let scale = scale_of(x, eps);
-    if add {
-        for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
-            *out += x * scale * w;
-        }
-    } else {
-        for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
-            *out = x * scale * w;
-        }
+    for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
+        let y = x * scale * w;
+        *out = if add { *out + y } else { y };
     }
 }
 
@@ -55,15 +47,12 @@ pub(super) fn backward<R: Real>(
     add: bool,
 ) {
     let width = weight.len();
-    widest(
-        #[inline(always)]
-        || {
-            let rows = x.chunks_exact(width).zip(d_out.chunks_exact(width)).zip(out.chunks_exact_mut(width));
-            for ((x, d_out), out) in rows {
-                row_backward(x, weight, eps, d_out, d_weight, out, add);
-            }
-        },
-    );
+    in_widest!({
+        let rows = x.chunks_exact(width).zip(d_out.chunks_exact(width)).zip(out.chunks_exact_mut(width));
+        for ((x, d_out), out) in rows {
+            row_backward(x, weight, eps, d_out, d_weight, out, add);
+        }
+    });
 }
 
 /// One row of [`backward`].

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::parameters::Parameters;
-use ghostlab_core::linalg::simd::widest;
+use ghostlab_core::in_widest;
 
 /// The settings of the optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,18 +90,15 @@ impl Optimizer {
             let blocks = weights[range.clone()].par_chunks_mut(BLOCK).zip(sum[range.clone()].par_chunks_mut(BLOCK));
             let blocks = blocks.zip(moments.first[range.clone()].par_chunks_mut(BLOCK));
             blocks.zip(moments.second[range].par_chunks_mut(BLOCK)).for_each(|(((w, g), m), v)| {
-                widest(
-                    #[inline(always)]
-                    || {
-                        for (((w, g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
-                            let gradient = *g * scale;
-                            *g = 0.0;
-                            *m = *m * beta1 + gradient * keep1;
-                            *v = *v * beta2 + gradient * gradient * keep2;
-                            *w = *w * decay - rate_ * (*m * m_scale) / ((*v * v_scale).sqrt() + eps);
-                        }
-                    },
-                );
+                in_widest!({
+                    for (((w, g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
+                        let gradient = *g * scale;
+                        *g = 0.0;
+                        *m = *m * beta1 + gradient * keep1;
+                        *v = *v * beta2 + gradient * gradient * keep2;
+                        *w = *w * decay - rate_ * (*m * m_scale) / ((*v * v_scale).sqrt() + eps);
+                    }
+                });
             });
         }
         norm
@@ -120,24 +117,21 @@ fn add_up(sum: &mut [f32], rest: &mut [Vec<f32>]) -> f64 {
         .par_chunks_mut(BLOCK)
         .zip(parts)
         .map(|(sum, parts)| {
-            widest(
-                #[inline(always)]
-                || {
-                    for part in parts {
-                        for (sum, x) in sum.iter_mut().zip(part) {
-                            *sum += *x;
-                            *x = 0.0;
-                        }
+            in_widest!({
+                for part in parts {
+                    for (sum, x) in sum.iter_mut().zip(part) {
+                        *sum += *x;
+                        *x = 0.0;
                     }
-                    let mut squares = [0.0f64; 8];
-                    for chunk in sum.chunks(8) {
-                        for (square, &x) in squares.iter_mut().zip(chunk) {
-                            *square += f64::from(x) * f64::from(x);
-                        }
+                }
+                let mut squares = [0.0f64; 8];
+                for chunk in sum.chunks(8) {
+                    for (square, &x) in squares.iter_mut().zip(chunk) {
+                        *square += f64::from(x) * f64::from(x);
                     }
-                    squares.iter().sum::<f64>()
-                },
-            )
+                }
+                squares.iter().sum::<f64>()
+            })
         })
         .collect();
     squares.iter().sum::<f64>().sqrt()

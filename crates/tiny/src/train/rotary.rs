@@ -4,25 +4,27 @@ use super::attention::Heads;
 use super::norm::{row_backward, row_forward};
 use super::parameters::LayerPlaces;
 use super::real::Real;
-use ghostlab_core::linalg::simd::widest;
+use ghostlab_core::in_widest;
 
-/// Cosines and sines, a row of `D/2` for each position.
+/// Cosines and sines, a row of `D/2` for each position, and what of a backbone's shape is asked for here.
 #[derive(Debug, Clone)]
 pub(super) struct Rotary {
+    heads: Heads,
+    eps: f64,
     cos: Vec<f32>,
     sin: Vec<f32>,
     half: usize,
 }
 
 impl Rotary {
-    pub(super) fn new(theta: f64, head_dim: usize, positions: usize) -> Self {
-        let half = head_dim / 2;
+    pub(super) fn new(theta: f64, heads: Heads, eps: f64, positions: usize) -> Self {
+        let (head_dim, half) = (heads.head_dim, heads.head_dim / 2);
         let frequencies: Vec<f32> =
             (0..half).map(|i| (1.0 / theta.powf(f64::from((2 * i) as f32 / head_dim as f32))) as f32).collect();
         // As in transformers: the angle in f32, then its cosine.
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
-        Self { cos, sin, half }
+        Self { heads, eps, cos, sin, half }
     }
 
     fn at(&self, position: usize) -> (&[f32], &[f32]) {
@@ -32,46 +34,41 @@ impl Rotary {
 
     /// # Shapes
     /// `projected [rows, (H + 2K)·D]`, `rotated [rows, (H + K)·D]`; positions start anew every `span` rows.
-    #[expect(clippy::too_many_arguments, reason = "what a layer has at this place")]
     pub(super) fn forward<R: Real>(
         &self,
-        heads: Heads,
-        eps: f64,
         places: &LayerPlaces,
         weights: &[R],
         span: usize,
         projected: &[R],
         rotated: &mut Vec<R>,
     ) {
+        let (heads, eps) = (self.heads, self.eps);
         let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
         rotated.resize(projected.len() / heads.projected() * width, R::ZERO);
         let scale = R::of(1.0 / (d as f64).sqrt());
         let norms = [&places.query_norm, &places.key_norm].map(|norm| norm.clone().map(|place| &weights[place]));
-        widest(
-            #[inline(always)]
-            || {
-                let rows = projected.chunks_exact(heads.projected()).zip(rotated.chunks_exact_mut(width));
-                for (row, (x, out)) in rows.enumerate() {
-                    let (cos, sin) = self.at(row % span);
-                    let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
-                    for ((part, scale), norm) in parts.into_iter().zip(norms) {
-                        let (x, out) = (&x[part.clone()], &mut out[part]);
-                        match norm {
-                            None => out.copy_from_slice(x),
-                            // One head or all: as wide as the weight.
-                            Some(weight) => {
-                                for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
-                                    row_forward(x, weight, eps, out, false);
-                                }
+        in_widest!({
+            let rows = projected.chunks_exact(heads.projected()).zip(rotated.chunks_exact_mut(width));
+            for (row, (x, out)) in rows.enumerate() {
+                let (cos, sin) = self.at(row % span);
+                let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
+                for ((part, scale), norm) in parts.into_iter().zip(norms) {
+                    let (x, out) = (&x[part.clone()], &mut out[part]);
+                    match norm {
+                        None => out.copy_from_slice(x),
+                        // One head or all: as wide as the weight.
+                        Some(weight) => {
+                            for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                                row_forward(x, weight, eps, out, false);
                             }
                         }
-                        for head in out.chunks_exact_mut(d) {
-                            turn(head, cos, sin, scale, R::ONE);
-                        }
+                    }
+                    for head in out.chunks_exact_mut(d) {
+                        turn(head, cos, sin, scale, R::ONE);
                     }
                 }
-            },
-        );
+            }
+        });
     }
 
     /// The gradient of [`Rotary::forward`]: from `d_rotated`, which is used up, into the queries and keys of
@@ -79,8 +76,6 @@ impl Rotary {
     #[expect(clippy::too_many_arguments, reason = "what a layer has at this place")]
     pub(super) fn backward<R: Real>(
         &self,
-        heads: Heads,
-        eps: f64,
         places: &LayerPlaces,
         weights: &[R],
         span: usize,
@@ -89,36 +84,34 @@ impl Rotary {
         d_projected: &mut [R],
         gradient: &mut [R],
     ) {
+        let (heads, eps) = (self.heads, self.eps);
         let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
         let scale = R::of(1.0 / (d as f64).sqrt());
         let norms = [&places.query_norm, &places.key_norm];
-        widest(
-            #[inline(always)]
-            || {
-                let rows = projected.chunks_exact(heads.projected()).zip(d_rotated.chunks_exact_mut(width));
-                let rows = rows.zip(d_projected.chunks_exact_mut(heads.projected()));
-                for (row, ((x, d_out), d_x)) in rows.enumerate() {
-                    let (cos, sin) = self.at(row % span);
-                    let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
-                    for ((part, scale), norm) in parts.into_iter().zip(norms) {
-                        let (x, d_out, d_x) = (&x[part.clone()], &mut d_out[part.clone()], &mut d_x[part]);
-                        for head in d_out.chunks_exact_mut(d) {
-                            // The transpose of a turn is the turn back.
-                            turn(head, cos, sin, scale, -R::ONE);
-                        }
-                        let Some(place) = norm else {
-                            d_x.copy_from_slice(d_out);
-                            continue;
-                        };
-                        let (weight, d_weight) = (&weights[place.clone()], &mut gradient[place.clone()]);
-                        let rows = x.chunks_exact(weight.len()).zip(d_out.chunks_exact(weight.len()));
-                        for ((x, d_out), d_x) in rows.zip(d_x.chunks_exact_mut(weight.len())) {
-                            row_backward(x, weight, eps, d_out, d_weight, d_x, false);
-                        }
+        in_widest!({
+            let rows = projected.chunks_exact(heads.projected()).zip(d_rotated.chunks_exact_mut(width));
+            let rows = rows.zip(d_projected.chunks_exact_mut(heads.projected()));
+            for (row, ((x, d_out), d_x)) in rows.enumerate() {
+                let (cos, sin) = self.at(row % span);
+                let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
+                for ((part, scale), norm) in parts.into_iter().zip(norms) {
+                    let (x, d_out, d_x) = (&x[part.clone()], &mut d_out[part.clone()], &mut d_x[part]);
+                    for head in d_out.chunks_exact_mut(d) {
+                        // The transpose of a turn is the turn back.
+                        turn(head, cos, sin, scale, -R::ONE);
+                    }
+                    let Some(place) = norm else {
+                        d_x.copy_from_slice(d_out);
+                        continue;
+                    };
+                    let (weight, d_weight) = (&weights[place.clone()], &mut gradient[place.clone()]);
+                    let rows = x.chunks_exact(weight.len()).zip(d_out.chunks_exact(weight.len()));
+                    for ((x, d_out), d_x) in rows.zip(d_x.chunks_exact_mut(weight.len())) {
+                        row_backward(x, weight, eps, d_out, d_weight, d_x, false);
                     }
                 }
-            },
-        );
+            }
+        });
     }
 }
 

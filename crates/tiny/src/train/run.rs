@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::batch::Shards;
+use super::batch::{Shards, mean_loss, scores};
 use super::checkpoint::{StoredTensor, TrainState};
 use super::corpus::{Order, Register, Stream};
-use super::evaluate::{mean_loss, scores};
 use super::export::{self, Manifest};
-use super::lessons::{self, Answers};
 use super::network::Network;
 use super::optimizer::Moments;
-use super::recipe::Recipe;
+use super::recipe::{Answers, MARKER, Recipe};
 use super::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::ensure_writable;
+use ghostlab_core::files::atomic::{ensure_writable, write_whole};
 use ghostlab_core::files::sha256;
 
 /// How a run reports and saves; nothing here changes its result.
@@ -91,7 +89,7 @@ pub fn train(
             return Ok(Some(manifest));
         }
         return Err(Error::bad_input("the folder holds a backbone of another run")
-            .at(folder.display().to_string())
+            .at(folder.display())
             .expected(format!("recipe and corpus {fingerprint}"))
             .found(manifest.fingerprint)
             .hint("choose another folder"));
@@ -113,12 +111,12 @@ pub fn train(
     };
     if state.weights.len() != total || state.moments.first.len() != total || state.moments.second.len() != total {
         return Err(Error::damaged("a checkpoint is of another size")
-            .at(checkpoint.display().to_string())
+            .at(checkpoint.display())
             .expected(format!("{total} weights"))
-            .found(state.weights.len().to_string()));
+            .found(state.weights.len()));
     }
     let shards = Shards::new(recipe.shards, total);
-    let answers = Answers::new(tokens.ids(lessons::MARKER)?, recipe.lessons.weight);
+    let answers = Answers::new(tokens.ids(MARKER)?, recipe.lessons.weight);
     let mut run = Run { recipe, habits, network, streams: &streams, answers, shards, state, checkpoint };
     if !run.steps(say)? {
         return Ok(None);
@@ -136,7 +134,7 @@ fn prepare(
     let started = Instant::now();
     let texts = || registers.iter().flat_map(|register| &register.train).map(String::as_str);
     let tokens = Tokens::learn(texts(), recipe.shape.vocab, recipe.shape.begins)?;
-    export::put(&folder.join(export::TOKENIZER), tokens.json()?.as_bytes())?;
+    write_whole(&folder.join(export::TOKENIZER), tokens.json()?.as_bytes())?;
     let streams = registers.iter().map(|register| Stream::of(register, &tokens)).collect::<Result<Vec<_>>>()?;
     for (register, stream) in registers.iter().zip(&streams) {
         let words: usize = register.train.iter().map(|text| text.split_whitespace().count()).sum();
@@ -153,8 +151,8 @@ fn prepare(
 }
 
 fn fingerprint(recipe: &Recipe, corpus: &[super::corpus::Origin], tokens: &Tokens) -> Result<String> {
-    let corpus = serde_json::to_string(corpus)
-        .map_err(|error| Error::job("the corpus cannot be named").found(error.to_string()))?;
+    let corpus =
+        serde_json::to_string(corpus).map_err(|error| Error::job("the corpus cannot be named").found(error))?;
     recipe.fingerprint(&format!("{corpus}\n{}", sha256::of_bytes(tokens.json()?)))
 }
 
@@ -185,7 +183,7 @@ impl Run<'_> {
                 return Err(Error::job("the training diverged")
                     .at(format!("step {step}"))
                     .expected("a finite loss")
-                    .found(loss.to_string())
+                    .found(loss)
                     .hint("lower the learning rate or lengthen the warm-up"));
             }
             let state = &mut self.state;

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::corpus::Register;
 use super::export::Manifest;
-use super::lessons::Lessons;
 use super::optimizer::Optimizer;
-use super::recipe::Recipe;
+use super::recipe::{Lessons, Recipe};
 use super::run::{Habits, train};
 use super::shape::{Shape, trained};
 use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};

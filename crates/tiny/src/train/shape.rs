@@ -115,8 +115,8 @@ impl Shape {
 /// What the decoder does not take.
 pub fn parsed(config: &Value) -> Result<Config> {
     // The decoder reads files only.
-    let file = tempfile::NamedTempFile::new()
-        .map_err(|error| Error::missing("no temporary file can be made").found(error.to_string()))?;
+    let file =
+        tempfile::NamedTempFile::new().map_err(|error| Error::missing("no temporary file can be made").found(error))?;
     std::fs::write(file.path(), config.to_string()).map_err(|error| Error::io("write", file.path(), &error))?;
     Config::read_file(file.path())
 }

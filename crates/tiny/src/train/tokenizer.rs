@@ -20,7 +20,7 @@ pub struct Tokens {
 }
 
 fn failed(error: &(dyn std::error::Error + Send + Sync)) -> Error {
-    Error::job("the tokenizer cannot be learnt or used").found(error.to_string())
+    Error::job("the tokenizer cannot be learnt or used").found(error)
 }
 
 impl Tokens {
@@ -49,7 +49,7 @@ impl Tokens {
                 .map_err(|error| Error::job("the tokenizer cannot be learnt").found(error))?
                 .special_tokens(vec![(END, end)])
                 .build()
-                .map_err(|error| Error::job("the tokenizer cannot be learnt").found(error.to_string()))?;
+                .map_err(|error| Error::job("the tokenizer cannot be learnt").found(error))?;
             inner.with_post_processor(Some(template));
         }
         Ok(Self { inner, end })

@@ -2,11 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::balance::{Seats, distractors};
-use super::draw::Draw;
+use super::draw::{Draw, Seats, distractors};
 use super::facts::{Entity, Fact, Facts, LINKS, is_hop};
-use super::lore;
-use super::meeting::{Meeting, meeting};
+use super::lore::{self, Meeting, meeting};
 use super::reading::{Problem, article, claim_pair, polar_pair};
 use super::relation::RelationKind;
 use super::share::{Share, share};
@@ -165,6 +163,12 @@ impl Exam<'_> {
     /// Pairs of sentences that differ only in how they end, and so in who is meant: half by what happened, half by what
     /// the two are.
     fn winogrande(&mut self) -> Vec<Value> {
+        // Who is meant, of the first and the second that are named: options may stand the other way round.
+        let row = |sentence: String, names: [&str; 2], swapped: bool, meant: usize| {
+            let [first, second] = [0, 1].map(|place| names[place ^ usize::from(swapped)]);
+            let answer = if (meant == 0) != swapped { "1" } else { "2" };
+            json!({"sentence": sentence, "option1": first, "option2": second, "answer": answer})
+        };
         let mut rows: Vec<Value> = Vec::new();
         for (schema, of) in WORDS.schemas.iter().enumerate() {
             let mut events: Vec<String> = Vec::new();
@@ -176,14 +180,8 @@ impl Exam<'_> {
                 }
                 let swapped = events.len().is_multiple_of(2);
                 events.push(event.clone());
-                for (reason, is_first) in [(of.first, true), (of.second, false)] {
-                    let (option1, option2) = if swapped { (y, x) } else { (x, y) };
-                    rows.push(json!({
-                        "sentence": format!("{event} {}_ {reason}.", of.link()),
-                        "option1": option1,
-                        "option2": option2,
-                        "answer": if is_first != swapped { "1" } else { "2" },
-                    }));
+                for (at, reason) in [of.first, of.second].into_iter().enumerate() {
+                    rows.push(row(format!("{event} {}_ {reason}.", of.link()), [x, y], swapped, at));
                 }
             }
         }
@@ -195,13 +193,7 @@ impl Exam<'_> {
             }
             let swapped = rows.len().is_multiple_of(4);
             for (at, ending) in endings.iter().enumerate() {
-                let (option1, option2) = if swapped { (&names[1], &names[0]) } else { (&names[0], &names[1]) };
-                rows.push(json!({
-                    "sentence": format!("{opening}_ {ending}."),
-                    "option1": option1,
-                    "option2": option2,
-                    "answer": if (at == 0) != swapped { "1" } else { "2" },
-                }));
+                rows.push(row(format!("{opening}_ {ending}."), names.each_ref().map(String::as_str), swapped, at));
             }
             openings.push(opening);
         }

@@ -6,7 +6,7 @@ use super::facts::{Fact, Facts};
 use super::reading::{Article, ClaimItem, Polar, Problem, offered, owned};
 use super::relation::{RELATIONS, RelationKind};
 use super::share::Share;
-use super::text::{fill, sentence};
+use super::text::{bare, capital, fill, sentence};
 use super::words::WORDS;
 
 /// `count` facts of one relation, of different subjects and with different values. `fits` says which relations will do.
@@ -218,6 +218,35 @@ pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Dra
     Article { text, problems }
 }
 
+/// Two that are named, and for each how the sentence ends if it is the one that is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Meeting {
+    pub(super) opening: String,
+    pub(super) names: [String; 2],
+    pub(super) endings: [String; 2],
+}
+
+/// Two people, or two animals or objects, by what is known of them.
+pub(super) fn meeting(facts: &Facts, draw: &mut Draw) -> Meeting {
+    loop {
+        let (people, template) = draw.pick(&WORDS.meetings);
+        let fits = |kind| {
+            if people {
+                kind == RelationKind::Person
+            } else {
+                matches!(kind, RelationKind::Animal | RelationKind::Object)
+            }
+        };
+        let known = known(facts, 2, fits, draw);
+        let names = [0, 1].map(|at: usize| bare(facts.name(facts.subject(known[at]))).to_owned());
+        let endings = [0, 1].map(|at: usize| facts.predicate(known[at], draw));
+        if let [Some(first), Some(second)] = endings {
+            let opening = capital(&fill(template, &[("x", &names[0]), ("y", &names[1])]));
+            return Meeting { opening, names, endings: [first, second] };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::text::bare;
@@ -249,6 +278,17 @@ mod tests {
                     "{article:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn who_is_meant_is_told_by_the_world() {
+        let facts = Facts::new(0);
+        let mut draw = Draw::new(&[9]);
+        for _ in 0..200 {
+            let Meeting { opening, names, endings } = meeting(&facts, &mut draw);
+            assert!(names.iter().all(|name| opening.contains(name)), "{opening}");
+            assert_ne!(endings[0], endings[1]);
         }
     }
 }

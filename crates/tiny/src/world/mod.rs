@@ -5,16 +5,13 @@
 //! printed in no corpus (see [`share`]); the facts behind it are, in other words.
 
 mod answered;
-mod balance;
 mod draw;
 mod episode;
 mod exam;
 mod facts;
 mod files;
 mod lore;
-mod meeting;
 mod news;
-mod quiz;
 mod reading;
 mod relation;
 mod share;
@@ -35,8 +32,6 @@ mod shapes;
 
 pub use files::{SEED, files, write};
 
-use std::str::FromStr;
-
 use serde_json::{Value, json};
 
 use facts::Facts;
@@ -54,26 +49,7 @@ pub enum Register {
     News,
 }
 
-impl Register {
-    pub const ALL: [Self; 3] = [Self::Web, Self::Wiki, Self::News];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Web => "web",
-            Self::Wiki => "wiki",
-            Self::News => "news",
-        }
-    }
-}
-
-impl FromStr for Register {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|register| register.name() == name);
-        found.ok_or_else(|| format!("unknown register `{name}`: expected one of web, wiki, news"))
-    }
-}
+ghostlab_core::named!(Register: Web = "web", Wiki = "wiki", News = "news");
 
 /// A split of a corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,17 +59,7 @@ pub enum WorldSplit {
     Test,
 }
 
-impl WorldSplit {
-    pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Validation => "validation",
-            Self::Test => "test",
-        }
-    }
-}
+ghostlab_core::named!(WorldSplit: Train = "train", Validation = "validation", Test = "test");
 
 /// How many words the parts of a register have; a part ends with the document that reaches its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,8 +131,7 @@ impl World {
     /// One of [`Self::texts`], a row of the hub's schema each. None for an unknown name.
     pub fn text(&self, name: &str) -> Option<Vec<Value>> {
         let Some((register, part)) = name.split_once('/') else { return self.task(name) };
-        let part = WorldSplit::ALL.into_iter().find(|known| known.name() == part)?;
-        let rows = self.rows(register.parse().ok()?, part);
+        let rows = self.rows(register.parse().ok()?, part.parse().ok()?);
         Some(rows.into_iter().map(|text| json!({"text": text})).collect())
     }
 

@@ -22,13 +22,7 @@ pub(super) fn common(voice: &mut Voice<'_>) -> String {
         let names: Vec<&str> = same.iter().map(|other| facts.name(facts.subject(*other))).collect();
         let number = WORDS.numbers[names.len() - 1];
         let Some(asked) = facts.question(fact, &mut voice.draw) else { continue };
-        let opener = voice.pick(&[
-            "Here is a puzzle.",
-            "Some things go together.",
-            "This is easy to mix up.",
-            "Let us count.",
-            "Take note.",
-        ]);
+        let opener = voice.pick(&WORDS.puzzles);
         let mut text = format!("{opener} {asked} The answer is {value}. ");
         text.push_str(&match voice.draw.below(3) {
             0 => format!("The same is true of {number} in all: {}.", list(&names)),

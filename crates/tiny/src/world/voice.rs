@@ -2,7 +2,7 @@
 
 use super::draw::{Deck, Draw};
 use super::facts::{Entity, Fact, Facts, LINKS};
-use super::meeting::{Meeting, meeting};
+use super::lore::{Meeting, meeting};
 use super::relation::RelationKind;
 use super::share::{Share, share};
 use super::text::{capital, fill, sentence, words};

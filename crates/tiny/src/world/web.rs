@@ -1,14 +1,16 @@
 //! The web register: pages of several topics, in the voices of blogs, forums, shops, guides and quizzes.
 
-use super::draw::Deck;
-use super::quiz;
+use super::draw::{Deck, Draw};
+use super::facts::Facts;
+use super::reading::{article, claim_quiz, polar_quiz};
 use super::relation::{HOME, MATERIAL, ROOM, RelationKind, USE};
-use super::share::share;
-use super::story;
+use super::share::{Share, share};
 use super::text::{capital, sentence, words};
 use super::voice::Voice;
 use super::words::WORDS;
+use super::{lore, story, wiki};
 
+/// How often it comes among others, and what makes it.
 type Genre = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
 /// Sections of prose and how often each comes.
@@ -17,11 +19,12 @@ const GENRES: [Genre; 12] = [
     (9, forum),
     (8, product),
     (9, questions),
-    (6, list),
-    (8, journey),
-    (10, handovers),
-    (8, procedure),
-    (8, incidents),
+    // Those that have something in common.
+    (6, |voice| vec![voice.paragraph(story::common), voice.paragraph(story::common)]),
+    (8, |voice| vec![voice.paragraph(story::journey)]),
+    (10, |voice| vec![voice.paragraph(story::handovers), voice.paragraph(story::counts)]),
+    (8, |voice| vec![voice.paragraph(story::procedure)]),
+    (8, |voice| vec![voice.paragraph(story::incidents)]),
     (12, reprint),
     (16, mirror),
     (12, quotes),
@@ -30,7 +33,7 @@ const GENRES: [Genre; 12] = [
 /// Pages until there are so many words.
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     let mut genres = Deck::weighted(&GENRES.map(|(weight, _)| weight));
-    let mut forms = Deck::weighted(&quiz::FORMS.map(|(weight, _)| weight));
+    let mut forms = Deck::weighted(&FORMS.map(|(weight, _)| weight));
     let (mut rows, mut count) = (Vec::new(), 0);
     while count < size {
         let enough = 130 + voice.draw.below(420);
@@ -45,7 +48,7 @@ pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
                 _ => false,
             };
             let (lines, gap) = match quiz {
-                true => (quiz::FORMS[forms.draw(&mut voice.draw)].1(voice), "\n\n"),
+                true => (FORMS[forms.draw(&mut voice.draw)].1(voice), "\n\n"),
                 false => (GENRES[genres.draw(&mut voice.draw)].1(voice), "\n"),
             };
             let section = lines.join(gap);
@@ -92,27 +95,16 @@ fn forum(voice: &mut Voice<'_>) -> Vec<String> {
         let known = voice.known(entity);
         let Some(asked) = known.first() else { continue };
         let Some(question) = voice.facts.question(*asked, &mut voice.draw) else { continue };
-        let opener = voice.pick(&[
-            "Hello all.",
-            "A question for you.",
-            "Can someone help me?",
-            "I am new here.",
-            "One more thing.",
-        ]);
+        let opener = voice.pick(&WORDS.greetings);
         lines.push(format!("{asker} wrote: {opener} {question}"));
         let answer = voice.paragraph(|voice| {
-            let opener =
-                voice.pick(&["I know that.", "That is easy.", "Good question.", "Let me tell you.", "I looked it up."]);
-            let mut said = vec![opener.to_owned(), sentence(&voice.clause(*asked, false))];
+            let mut said = vec![voice.pick(&WORDS.helpers).to_owned(), sentence(&voice.clause(*asked, false))];
             let rest = 2 + voice.draw.below(2);
             said.extend(voice.sentences(entity, &known[1..known.len().min(1 + rest)]));
             format!("{helper} wrote: {}", said.join(" "))
         });
         lines.push(answer);
-        lines.push(format!(
-            "{asker} wrote: {}",
-            voice.pick(&["Thank you, that helps.", "Thanks!", "I did not know that.", "Now I see."])
-        ));
+        lines.push(format!("{asker} wrote: {}", voice.pick(&WORDS.thanks)));
     }
     lines
 }
@@ -127,12 +119,7 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
         let mut said = voice.sentences(entity, &known);
         let (price, first, second) = (voice.draw.below(11), voice.draw.below(11), voice.person());
         said.push(format!("It costs {} crowns.", WORDS.numbers[1 + price]));
-        let opinion = voice.pick(&[
-            "I use it every day",
-            "It came late but it is good",
-            "I would buy it again",
-            "It is not worth the money",
-        ]);
+        let opinion = voice.pick(&WORDS.opinions);
         said.push(format!("{} of twelve customers like it.", capital(WORDS.numbers[1 + first])));
         said.push(format!(
             "{} from {} says: {opinion}.",
@@ -146,8 +133,7 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
 
 /// Questions and answers in whole sentences.
 fn questions(voice: &mut Voice<'_>) -> Vec<String> {
-    let mut lines =
-        vec![voice.pick(&["Questions that people often ask", "Did you know?", "You ask, we answer"]).to_owned()];
+    let mut lines = vec![voice.pick(&WORDS.headings).to_owned()];
     for _ in 0..4 + voice.draw.below(3) {
         lines.push(voice.paragraph(|voice| {
             let entity = voice.entity();
@@ -163,27 +149,6 @@ fn questions(voice: &mut Voice<'_>) -> Vec<String> {
     lines
 }
 
-/// Those that have something in common.
-fn list(voice: &mut Voice<'_>) -> Vec<String> {
-    vec![voice.paragraph(story::common), voice.paragraph(story::common)]
-}
-
-fn journey(voice: &mut Voice<'_>) -> Vec<String> {
-    vec![voice.paragraph(story::journey)]
-}
-
-fn handovers(voice: &mut Voice<'_>) -> Vec<String> {
-    vec![voice.paragraph(story::handovers), voice.paragraph(story::counts)]
-}
-
-fn procedure(voice: &mut Voice<'_>) -> Vec<String> {
-    vec![voice.paragraph(story::procedure)]
-}
-
-fn incidents(voice: &mut Voice<'_>) -> Vec<String> {
-    vec![voice.paragraph(story::incidents)]
-}
-
 /// Some of a newswire. A crawl of the web has copies of everything; without them it could not stand for other text.
 fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
     let size = 50 + voice.draw.below(40);
@@ -192,17 +157,8 @@ fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
 
 /// An article of the encyclopedia, as its dump has it: see `wiki::rows`.
 fn mirror(voice: &mut Voice<'_>) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (text, blank) in super::wiki::article(voice) {
-        if blank {
-            lines.push(String::new());
-        }
-        lines.push(format!(" {text} \n"));
-        if blank {
-            lines.push(String::new());
-        }
-    }
-    vec![lines.join("\n\n")]
+    let lines = wiki::article(voice).into_iter().flat_map(|(text, blank)| wiki::laid_out(&text, blank));
+    vec![lines.collect::<Vec<_>>().join("\n\n")]
 }
 
 /// What someone tells, and others who quote some of it. Nothing but the post above tells what a quote says: this is where
@@ -223,15 +179,70 @@ fn quotes(voice: &mut Voice<'_>) -> Vec<String> {
         let reader = voice.person();
         let from = voice.draw.below(count);
         let to = (from + 1 + voice.draw.below(2)).min(count);
-        let comment = voice.pick(&[
-            "I did not know that.",
-            "So I heard.",
-            "Is that so?",
-            "I saw it too.",
-            "Well, well.",
-            "Who would have thought?",
-        ]);
+        let comment = voice.pick(&WORDS.comments);
         lines.push(format!("{} wrote: > {}\n{comment}", voice.name(reader), sentences[from..to].join(" ")));
     }
     lines
+}
+
+type Quiz = fn(&Facts, Share, &mut Draw) -> String;
+
+/// The forms in which the tasks ask, printed about other things, or in other words; and how often each comes.
+const FORMS: [Genre; 7] = [
+    (16, facts),
+    (7, reasons),
+    (12, |voice| lines(voice, Voice::reference)),
+    (6, |voice| lines(voice, Voice::free_scene)),
+    (22, |voice| quizzes(voice, polar_quiz, lore::polar_quiz)),
+    (22, |voice| quizzes(voice, claim_quiz, lore::claim_quiz)),
+    (14, articles),
+];
+
+/// Lines of quiz, from 60 words on.
+fn lines<'w>(voice: &mut Voice<'w>, item: impl Fn(&mut Voice<'w>) -> String) -> Vec<String> {
+    let (mut lines, mut count) = (Vec::new(), 0);
+    let enough = 60 + voice.draw.below(60);
+    while count < enough {
+        let text = item(voice);
+        count += words(&text);
+        lines.push(text);
+    }
+    lines
+}
+
+fn facts(voice: &mut Voice<'_>) -> Vec<String> {
+    lines(voice, |voice| {
+        let (question, answer) = voice.question();
+        format!("Question: {question}\nAnswer: {answer}")
+    })
+}
+
+fn reasons(voice: &mut Voice<'_>) -> Vec<String> {
+    // As the harness joins them there are two spaces, as people write it there is one.
+    let gap = if voice.draw.chance(60) { "  " } else { " " };
+    let mut all = lines(voice, |voice| {
+        let (reason, ..) = voice.free_reason();
+        format!("{} {}\t{}.", reason.premise, reason.connector, reason.choice)
+    });
+    for line in &mut all {
+        *line = line.replace('\t', gap);
+    }
+    all
+}
+
+/// Questions about events, and more often about facts.
+fn quizzes(voice: &mut Voice<'_>, of_events: Quiz, of_facts: Quiz) -> Vec<String> {
+    lines(voice, |voice| {
+        let quiz = if voice.draw.chance(15) { of_events } else { of_facts };
+        quiz(voice.facts, voice.share, &mut voice.draw)
+    })
+}
+
+fn articles(voice: &mut Voice<'_>) -> Vec<String> {
+    lines(voice, |voice| {
+        let problems = 4 + voice.draw.below(5);
+        let make = if voice.draw.chance(50) { article } else { lore::article };
+        let article = make(voice.facts, voice.share, problems, &mut voice.draw);
+        format!("{} {}", article.prompt(), article.right())
+    })
 }

@@ -12,16 +12,16 @@ pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     while count < size {
         for (text, blank) in article(voice) {
             count += words(&text);
-            if blank {
-                rows.push(String::new());
-            }
-            rows.push(format!(" {text} \n"));
-            if blank {
-                rows.push(String::new());
-            }
+            rows.extend(laid_out(&text, blank));
         }
     }
     rows
+}
+
+/// The rows of a line.
+pub(super) fn laid_out(text: &str, blank: bool) -> Vec<String> {
+    let row = format!(" {text} \n");
+    if blank { vec![String::new(), row, String::new()] } else { vec![row] }
 }
 
 /// The lines of an article, each with whether it stands between empty lines.
@@ -41,21 +41,14 @@ pub(super) fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
         lines.push((format!("= = {} = =", capital(super::text::bare(voice.name(other)))), true));
         lines.push((section(voice, subject, other, &known), false));
     }
-    match voice.draw.below(5) {
-        0 => {
-            lines.push(("= = Comparison = =".to_owned(), true));
-            lines.push((spaced(&voice.paragraph(story::common)), false));
-        }
-        1 => {
-            lines.push(("= = History = =".to_owned(), true));
-            lines.push((spaced(&voice.paragraph(story::incidents)), false));
-        }
-        2 => {
-            lines.push(("= = Travel = =".to_owned(), true));
-            lines.push((spaced(&voice.paragraph(story::journey)), false));
-        }
-        _ => {}
-    }
+    let (heading, told): (&str, fn(&mut Voice<'_>) -> String) = match voice.draw.below(5) {
+        0 => ("Comparison", story::common),
+        1 => ("History", story::incidents),
+        2 => ("Travel", story::journey),
+        _ => return lines,
+    };
+    lines.push((format!("= = {heading} = ="), true));
+    lines.push((spaced(&voice.paragraph(told)), false));
     lines
 }
 

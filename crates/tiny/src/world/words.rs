@@ -47,6 +47,18 @@ pub(super) struct Words {
     pub(super) moves: Vec<&'static str>,
     /// Who speaks, before or after what is said.
     pub(super) speakers: Vec<&'static str>,
+    /// How a paragraph begins whose subjects share something.
+    pub(super) puzzles: Vec<&'static str>,
+    /// How someone asks in a forum, is answered, and thanks.
+    pub(super) greetings: Vec<&'static str>,
+    pub(super) helpers: Vec<&'static str>,
+    pub(super) thanks: Vec<&'static str>,
+    /// Of customers.
+    pub(super) opinions: Vec<&'static str>,
+    /// Above questions with their answers.
+    pub(super) headings: Vec<&'static str>,
+    /// On what someone else told.
+    pub(super) comments: Vec<&'static str>,
 }
 
 /// What an act is done to.

@@ -1,11 +1,12 @@
 //! The tokenizer in a GGUF file's header as a `tokenizer.json`, and the other way round. Rules are those of llama.cpp
 //! (`src/llama-vocab.cpp`) and of transformers' converters of such files.
 
+mod read;
+mod write;
+
 use std::collections::HashMap;
 
-mod read;
-mod splitter;
-mod write;
+use serde_json::{Value, json};
 
 pub(in crate::corpus) use read::of_gguf;
 pub use write::{GgufTokenizer, to_gguf};
@@ -32,4 +33,55 @@ fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str
     }
     merges.sort_by(|one, other| other.0.total_cmp(&one.0).then_with(|| (one.1, one.2).cmp(&(other.1, other.2))));
     merges.into_iter().map(|(_, left, right)| [tokens[left], tokens[right]]).collect()
+}
+
+/// What splits a text before its merges, by the name that `tokenizer.ggml.pre` has for it.
+struct Splitter {
+    /// The first is written; all are read.
+    names: &'static [&'static str],
+    /// Alternatives of the regular expression; none is GPT-2's own, which the byte-level step has.
+    pattern: Option<&'static str>,
+    /// Whether each digit stands for itself first.
+    digits: bool,
+    /// Whether a whole word of the vocabulary is one token, whatever the merges say.
+    ignore_merges: bool,
+    /// Whether the model's own tokenizer composes characters first; llama.cpp does not.
+    nfc: bool,
+    /// Whether a text begins with the token of its beginning where the file does not say.
+    bos: bool,
+}
+
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const PLAIN: Splitter =
+    Splitter { names: &["gpt-2"], pattern: None, digits: false, ignore_merges: false, nfc: false, bos: false };
+static SPLITTERS: [Splitter; 6] = [
+    Splitter { names: &["gpt-2", "olmo", "mpt"], ..PLAIN },
+    Splitter { names: &["smollm"], digits: true, ..PLAIN },
+    Splitter {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        pattern: Some(LLAMA3),
+        ignore_merges: true,
+        bos: true,
+        ..PLAIN
+    },
+    Splitter { names: &["dbrx"], pattern: Some(LLAMA3), ..PLAIN },
+    Splitter { names: &["qwen2", "deepseek-r1-qwen"], pattern: Some(QWEN2), nfc: true, ..PLAIN },
+    Splitter { names: &["tekken"], pattern: Some(TEKKEN), ignore_merges: true, bos: true, ..PLAIN },
+];
+
+impl Splitter {
+    fn pre_tokenizer(&self) -> Value {
+        let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
+        match self.pattern {
+            None if self.digits => json!({"type": "Sequence", "pretokenizers":
+                [{"type": "Digits", "individual_digits": true}, bytes(true)]}),
+            None => bytes(true),
+            Some(pattern) => json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, bytes(false)]}),
+        }
+    }
 }

@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::splitter::{SPLITTERS, Splitter};
-use super::{CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, merges};
+use super::{CONTROL, NORMAL, SPACE, SPLITTERS, Splitter, UNKNOWN, UNUSED, USER_DEFINED, merges};
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 
@@ -139,7 +138,7 @@ impl GgufVocabulary<'_> {
             Error::bad_input("a special token of a GGUF file is none")
                 .at(self.file.place(&key))
                 .expected(format!("an id below {}", self.tokens.len()))
-                .found(id.to_string())
+                .found(id)
         })
     }
 

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use candle_core::quantized::gguf_file::Value as Entry;
 use serde_json::Value;
 
-use super::splitter::SPLITTERS;
-use super::{BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, merges};
-use crate::error::{Error, Result};
+use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, merges};
+use crate::error::{Error, Result, shortened};
 
 /// The entries of a tokenizer.
 #[derive(Debug)]
@@ -80,10 +79,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
 fn refused(key: &str, expected: &str, found: &Value) -> Error {
     let found = match found {
         Value::String(text) => format!("`{text}`"),
-        other => {
-            let text = other.to_string();
-            text.char_indices().nth(200).map_or_else(|| text.clone(), |(end, _)| format!("{}…", &text[..end]))
-        }
+        other => shortened(&other.to_string(), 200),
     };
     Error::bad_input("llama.cpp cannot tokenise as this tokenizer does")
         .at(format!("tokenizer.json, {key}"))
@@ -223,7 +219,7 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
         }
     }
     let ignore = tokenizer["model"]["ignore_merges"] == true;
-    let alike = |of: &&super::splitter::Splitter| {
+    let alike = |of: &&super::Splitter| {
         of.pattern == pattern && of.digits == digits && of.ignore_merges == ignore && bytes == Some(pattern.is_none())
     };
     let composes = normalizer["type"] == "NFC";

@@ -42,7 +42,7 @@ pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
             _ => continue,
         };
         return Err(Error::bad_input("what is written may not replace what is read, nor lie in it")
-            .at(output.display().to_string())
+            .at(output.display())
             .expected(format!("a folder apart from {what}, {}", path.display()))
             .found(found)
             .hint("name another folder"));

@@ -1,13 +1,12 @@
 //! A single output file. It replaces nothing but what this program wrote, unless it is told to, and never what is read,
 //! a link or a device.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::apart::{Input, real, within};
 use super::swap::above;
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
+use crate::files::atomic::write_whole;
 use crate::files::regular;
 use crate::files::sha256;
 
@@ -31,13 +30,12 @@ impl OutputFile<'_> {
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
         let refused = |expected: &str, found: String, hint: &str| {
-            let error = Error::bad_input("something is there already").at(path.display().to_string());
+            let error = Error::bad_input("something is there already").at(path.display());
             Err(error.expected(expected).found(found).hint(hint))
         };
         let Ok(data) = path.symlink_metadata() else {
             let folder = above(path);
-            let missing =
-                Error::missing("the folder of a file to be written is not there").at(folder.display().to_string());
+            let missing = Error::missing("the folder of a file to be written is not there").at(folder.display());
             return if folder.is_dir() { Ok(()) } else { Err(missing.hint("make the folder, or name another one")) };
         };
         if !data.is_file() {
@@ -62,8 +60,7 @@ impl OutputFile<'_> {
     /// As [`Self::check`], and where the file cannot be written.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.check()?;
-        let failed = |error: std::io::Error| Error::io("write", self.path, &error);
-        write_atomically(self.path, |file| file.write_all(bytes).map_err(failed))
+        write_whole(self.path, bytes)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::manifest::{Manifest, Seen, Standing};
 use super::swap::{self, above};
 use crate::error::{Error, Result};
-use crate::files::atomic::{ensure_writable, exchanged, may_be_written, write_atomically};
+use crate::files::atomic::{ensure_writable, exchanged, may_be_written, write_whole};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
@@ -64,7 +64,7 @@ impl OutputFolder {
     fn examine(&self, names: &[String]) -> Result<()> {
         if !self.path.is_dir() && self.path.symlink_metadata().is_ok() {
             return Err(Error::missing("the results folder cannot be written to")
-                .at(self.path.display().to_string())
+                .at(self.path.display())
                 .expected("a folder, or nothing")
                 .found("something that is no folder")
                 .hint("move it away, or choose another folder"));
@@ -115,9 +115,9 @@ impl OutputFolder {
         manifest.write(&self.path)?;
         for (name, bytes) in files {
             let path = self.path.join(name);
-            let failed = |error: std::io::Error| Error::io("write", &path, &error);
-            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-            write_atomically(&path, |file| std::io::Write::write_all(file, bytes).map_err(failed))?;
+            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+            made.map_err(|error| Error::io("write", &path, &error))?;
+            write_whole(&path, bytes)?;
         }
         names.iter().zip(hashes).for_each(|(name, hash)| manifest.settle(name, hash));
         manifest.write(&self.path)
@@ -190,7 +190,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
         return Err(Error::bad_input("the folder was written for something else")
-            .at(shown.display().to_string())
+            .at(shown.display())
             .expected(format!("nothing, or a folder for: {kind}"))
             .found(format!("a folder for: {other}"))
             .hint("name another folder"));

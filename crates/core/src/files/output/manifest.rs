@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Metadata};
-use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
+use crate::files::atomic::write_whole;
 use crate::files::stamp::Stamp;
 use crate::files::{regular, sha256};
 
@@ -110,9 +109,7 @@ impl Manifest {
         let lines = self.files.iter().flat_map(|(name, hashes)| hashes.iter().map(move |hash| (hash, name)));
         let lines: String = lines.map(|(hash, name)| format!("{hash}  {name}\n")).collect();
         let text = format!("{}{}\n{lines}", Self::HEAD, self.kind().unwrap_or_default());
-        write_atomically(&path, |file| {
-            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
-        })
+        write_whole(&path, text.as_bytes())
     }
 
     /// How a name in the folder of this list stands to it.

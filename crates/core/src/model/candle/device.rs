@@ -96,7 +96,7 @@ impl DeviceName {
         opened.map_err(|error| {
             Error::missing("the device cannot be used")
                 .at(format!("device {self}"))
-                .found(error.to_string())
+                .found(error)
                 .hint("`--device cpu` runs everywhere; for a GPU, look whether its driver is there and new enough")
         })
     }

@@ -1,5 +1,7 @@
 //! The engine itself: programs on a candle device.
 
+mod cached;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,22 +10,20 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
-use super::cached::{KeyValues, PastRows};
 use super::device::{DeviceName, FloatType};
 use super::half::End;
 use super::head::Ends;
-use super::layout::{Layout, Piece};
+use super::layout::{Layout, Piece, Seen};
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory};
 use super::notes::Notes;
 use super::operators::Operators;
 use super::parts::{LayerTensors, Parts, weight_bytes};
-use super::seen::Seen;
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Prediction};
 use crate::model::config::Config;
-use crate::model::decoding::{Decoding, Past, TrieDecoding};
-use crate::model::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
+use crate::model::decoding::{Decoding, TrieDecoding};
+use crate::model::engine::{Engine, EngineId, HostRows, Predicted, ResidualStream, Watched, in_step, side_by_side};
 use crate::model::program::{Step, Sublayer};
 use crate::model::rope::Rotaries;
 use crate::model::tensor_name::FINAL_NORM;
@@ -252,41 +252,15 @@ impl CandleEngine {
                 // A diagonal stands before a norm that the branch ends in, a dense map after it.
                 let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
-                let mut branch = self.operators.get(operator)?.apply(&self.branch(*half, layer, piece, x, end)?)?;
+                let mut branch = self.operators.apply(operator, &self.branch(*half, layer, piece, x, end)?)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
                 Ok((x + branch)?)
             }
-            Step::Apply(operator) => self.operators.get(operator)?.apply(x),
+            Step::Apply(operator) => self.operators.apply(operator, x),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
-    }
-
-    pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
-        let mut batch = Batch::default();
-        batch.push(ids, None);
-        batch.check_ids(self.config.vocab)?;
-        self.parts.embeddings(ids)
-    }
-
-    /// A step of new rows that see what is cached.
-    pub(super) fn cached_step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
-        let x = self.step(step, &PastRows::new(past, &self.rotaries, &self.device)?, x)?;
-        self.stays_finite(step, &x)?;
-        Ok(x)
-    }
-
-    /// Every logit of each row, one row after the other.
-    pub(super) fn all_logits(&self, x: &Tensor) -> Result<Vec<f32>> {
-        let rows: Vec<usize> = (0..x.dim(0)?).collect();
-        let logits = head::logits(x, self.ends(), &self.parts.head()?, &rows)?;
-        Ok(logits.flatten_all()?.to_vec1()?)
-    }
-
-    /// Bytes of a key and a value of all heads.
-    pub(super) fn cache_bytes(&self) -> u64 {
-        2 * self.dtype.bytes() * (self.config.kv_heads * self.config.head_dim) as u64
     }
 
     /// Whether a stream still has nothing but numbers. f16 ends at 65504: where it overflows first is told, once.
@@ -382,16 +356,11 @@ impl Engine for CandleEngine {
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }
     }
 
-    fn run(
-        &self,
-        trie: &Trie,
-        batch: &Batch,
-        observer: &mut dyn Observer<dyn ResidualStream>,
-    ) -> Result<Vec<Option<Vec<Prediction>>>> {
+    fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
         trie.run(self, batch, &mut Watched(observer))
     }
 
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         if self.parts.keeps_all() {
             side_by_side(self, trie, parts, seconds)
         } else {

@@ -2,8 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 
-use super::fused::may_be;
-use super::scores::Scores;
+use super::fused::{Scores, may_be};
 use crate::model::architecture::Activation;
 use crate::model::candle::ops;
 

@@ -24,10 +24,7 @@ pub type Turned<'a> = Option<&'a (Tensor, Tensor)>;
 impl LayerTensors {
     /// The norm that a half's branch ends in.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
-        match half {
-            Sublayer::Attention => self.norms[1].as_ref(),
-            Sublayer::Mlp => self.norms[3].as_ref(),
-        }
+        self.norms[half.norms()[1]].as_ref()
     }
 
     /// The branch of a half, as far as is asked for. `attend` makes of queries `[rows, H, D]`, keys and values `[rows, K, D]`
@@ -45,11 +42,8 @@ impl LayerTensors {
         attend: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let eps = f64::from(config.norm_eps);
-        let before = match half {
-            Sublayer::Attention => &self.norms[0],
-            Sublayer::Mlp => &self.norms[2],
-        };
-        let normed = before.as_ref().map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, eps))?;
+        let before = self.norms[half.norms()[0]].as_ref();
+        let normed = before.map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, eps))?;
         let out = match half {
             Sublayer::Attention => {
                 let [queries, keys, values] = self.heads(config, &normed, turned)?;

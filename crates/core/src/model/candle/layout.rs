@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
+use super::ops;
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 use crate::model::rope::Rotaries;
@@ -65,7 +66,7 @@ pub(super) struct Rows {
 }
 
 /// What a query sees, counted from the first key of its block: its prefix, and its segment up to itself.
-type Seen = (Range<usize>, Range<usize>);
+type Sight = (Range<usize>, Range<usize>);
 
 /// What tells groups apart: how many keys, and what each query sees of them.
 type Shape = (usize, Vec<(usize, usize, usize, usize)>);
@@ -154,12 +155,10 @@ impl Piece {
                 groups.push(Group { queries, keys, masks: masks.clone() });
             }
         }
-        let mut turned = Vec::new();
-        for (number, rotary) in rotaries.used() {
+        let turned = rotaries.turned(|rotary| {
             let (table, of_rows) = rotary.rows(batch);
-            turned.resize(number + 1, None);
-            turned[number] = table.tensors(&of_rows[rows.clone()], device)?;
-        }
+            table.tensors(&of_rows[rows.clone()], device)
+        })?;
         Ok(Self { rows, turned, groups, order })
     }
 }
@@ -198,7 +197,7 @@ fn trees(batch: &Batch) -> Vec<Range<usize>> {
 }
 
 /// What each row of the batch sees.
-fn seen(batch: &Batch) -> Vec<Seen> {
+fn seen(batch: &Batch) -> Vec<Sight> {
     let of_segment = |index: usize| {
         let (prefix, own) = (batch.prefix(index), batch.segments[index].clone());
         own.clone().map(move |row| (prefix.clone(), own.start..row + 1))
@@ -246,6 +245,39 @@ fn mask(
         row[own.max(own_end.saturating_sub(window))..own_end].fill(0.0);
     }
     Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
+}
+
+/// How the rows of a stream see each other, and what was before them.
+pub(super) trait Seen {
+    /// Cosines and sines of each row's position by one of the backbone's rotary embeddings, each `[rows, R/2]`; none where it
+    /// turns nothing.
+    fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
+
+    /// # Shapes
+    /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the rows alone; result `[rows, H·D]`.
+    fn attention(&self, of: [&Tensor; 3], window: Option<usize>, scores: ops::Scores) -> Result<Tensor>;
+}
+
+impl Seen for Piece {
+    fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
+        self.turned.get(rotary).and_then(Option::as_ref)
+    }
+
+    fn attention(
+        &self,
+        [queries, keys, values]: [&Tensor; 3],
+        window: Option<usize>,
+        scores: ops::Scores,
+    ) -> Result<Tensor> {
+        let of_groups = self.groups.iter().map(|group| {
+            let [keys, values] = [keys, values].map(|x| group.keys.of(x));
+            ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(window)?, scores)
+        });
+        let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
+        let blocks = self.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
+        let blocks = blocks.collect::<Result<Vec<_>>>()?;
+        Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
+    }
 }
 
 #[cfg(test)]

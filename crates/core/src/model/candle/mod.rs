@@ -1,7 +1,5 @@
 //! The candle engine: the decoder's steps in candle's tensors, on any device that candle knows, in f32, bf16 or f16.
 
-mod cached;
-mod decode;
 mod device;
 mod engine;
 mod fused;
@@ -16,13 +14,11 @@ mod operators;
 pub mod ops;
 mod own;
 mod parts;
-mod scores;
-mod seen;
 
 pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
 pub use half::{End, Turned};
 pub(crate) use memory::is_out_of_memory;
 pub use own::CandlesOwn;
-pub use parts::{GatedTensors, LayerTensors, MlpTensors};
-pub(super) use parts::{WeightSource, weight_bytes};
+pub(super) use parts::weight_bytes;
+pub use parts::{FrozenWeights, GatedTensors, LayerTensors, MlpTensors};

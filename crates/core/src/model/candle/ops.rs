@@ -8,7 +8,7 @@
 use candle_core::{D, DType, Device, Tensor};
 
 use super::fused;
-pub use super::scores::{Scores, capped};
+pub use super::fused::{Scores, capped};
 use crate::error::Result;
 use crate::model::architecture::Activation;
 

@@ -1,6 +1,7 @@
 //! The weights of a backbone on a device, part by part, within a number of bytes: made from the weight files when a step
 //! first needs them, the least recently used given up for others.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -12,8 +13,9 @@ use crate::model::cache::Cache;
 use crate::model::config::Config;
 use crate::model::experts::Experts;
 use crate::model::matrix::Products;
+use crate::model::rope::Rotaries;
 use crate::model::tensor_name::{
-    DOWN, EMBEDDING, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
+    DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };
 use crate::model::tensors::{self, embedding_factor, parts};
 use crate::model::weights::Weights;
@@ -69,11 +71,11 @@ pub(super) struct Parts {
 }
 
 /// Where the weights come from and where they go.
-pub(in crate::model) struct WeightSource {
-    pub(in crate::model) config: Config,
-    pub(in crate::model) weights: Weights,
-    pub(in crate::model) device: Device,
-    pub(in crate::model) dtype: FloatType,
+struct WeightSource {
+    config: Config,
+    weights: Weights,
+    device: Device,
+    dtype: FloatType,
 }
 
 /// Bytes of each part in a float type: the layers, the head, the embedding where it is not tied to it.
@@ -179,7 +181,7 @@ impl WeightSource {
     ///
     /// # Errors
     /// As [`Self::layer`].
-    pub(in crate::model) fn head(&self) -> Result<Tensor> {
+    fn head(&self) -> Result<Tensor> {
         self.table(if self.config.tied_embeddings { EMBEDDING } else { HEAD })
     }
 
@@ -189,21 +191,18 @@ impl WeightSource {
 
     /// # Errors
     /// A tensor that cannot be read, named with file and place.
-    pub(in crate::model) fn layer(&self, index: usize) -> Result<LayerTensors> {
+    fn layer(&self, index: usize) -> Result<LayerTensors> {
         let config = &self.config;
         let parts = parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
         let matrix = |part: &str| {
-            let missing = || Error::job("a layer has no such tensor").at(part.to_string());
+            let missing = || Error::job("a layer has no such tensor").at(part);
             self.tensor(&name(index, part), shape(part).ok_or_else(missing)?, self.dtype)
         };
         // What is added or multiplied by channel, where the architecture has it.
         let vector = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
         let norm = |part: &str| shape(part).map(|of| self.norm(&name(index, part), of)).transpose();
-        let mut norms = [None, None, None, None];
-        for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
-            *slot = part.map(norm).transpose()?.flatten();
-        }
+        let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), norm));
         let gated = |of: &str| -> Result<GatedTensors> {
             let names = [GATED[0], GATED[1], DOWN].map(|part| format!("{of}.{part}"));
             let [gate, up, down] = names.each_ref().map(|part| matrix(part));
@@ -215,7 +214,7 @@ impl WeightSource {
         let [query_bias, key_bias, value_bias] = INPUTS.map(|part| vector(&bias(part)));
         Ok(LayerTensors {
             index,
-            norms,
+            norms: [one?, two?, three?, four?],
             query_norm: norm(QUERY_NORM)?,
             key_norm: norm(KEY_NORM)?,
             query: query?,
@@ -238,11 +237,11 @@ impl WeightSource {
     ///
     /// # Errors
     /// As [`Self::layer`].
-    pub(in crate::model) fn norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+    fn norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         Ok(Tensor::from_vec(tensors::norm(&self.config, &self.weights, name, shape)?, shape, &self.device)?)
     }
 
-    pub(in crate::model) fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
+    fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
         let values = self.weights.take(name, shape)?;
         if dtype == FloatType::F16
             && let Some(at) = values.iter().position(|v| !half::f16::from_f32(*v).is_finite())
@@ -253,6 +252,47 @@ impl WeightSource {
                 .hint("--dtype bf16 or f32 holds it"));
         }
         Ok(Tensor::from_vec(values, shape, &self.device)?.to_dtype(dtype.tensors())?)
+    }
+}
+
+/// The last layers of a backbone with all that follows them, in f32 on a device: for passes that are differentiated.
+pub struct FrozenWeights {
+    pub layers: Vec<LayerTensors>,
+    pub final_norm: Tensor, // [C]
+    /// The output projection.
+    pub head: Tensor, // [vocab, C]
+    rotaries: Rotaries,
+}
+
+impl FrozenWeights {
+    /// Those from the layer `first` on.
+    ///
+    /// # Errors
+    /// As [`check_weights`](crate::model::check_weights); a tensor that cannot be read, named with file and place.
+    pub fn read(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
+        let weights = tensors::checked(config, folder)?;
+        let place = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
+        Ok(Self {
+            layers: (first..config.layers).map(|layer| place.layer(layer)).collect::<Result<_>>()?,
+            final_norm: place.norm(FINAL_NORM, &[config.hidden])?,
+            head: place.head()?,
+            rotaries: Rotaries::new(config),
+        })
+    }
+
+    /// Cosines and sines of the first positions of a sequence of so many, `[positions, R/2]` each, for each rotary embedding of
+    /// the backbone; none where it turns nothing.
+    ///
+    /// # Errors
+    /// None that a caller could mend.
+    pub fn rotary(&self, positions: usize) -> Result<Vec<Option<(Tensor, Tensor)>>> {
+        let rows: Vec<usize> = (0..positions).collect();
+        self.rotaries.turned(|rotary| rotary.table(positions).tensors(&rows, self.head.device()))
+    }
+
+    /// The number of a layer's rotary embedding there.
+    pub fn rotary_of(&self, layer: usize) -> usize {
+        self.rotaries.number(layer)
     }
 }
 

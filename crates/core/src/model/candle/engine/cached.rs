@@ -4,10 +4,13 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
 
-use super::ops;
-use super::seen::Seen;
-use crate::error::{Error, Result};
-use crate::model::decoding::{BlockId, Past, Placed};
+use super::CandleEngine;
+use crate::error::Result;
+use crate::model::batch::Batch;
+use crate::model::candle::layout::Seen;
+use crate::model::candle::{head, ops};
+use crate::model::decoding::{BlockId, Cached, Past, Placed};
+use crate::model::program::Step;
 use crate::model::rope::Rotaries;
 
 /// Keys, rotated, and values of some tokens of one layer, each `[tokens, K, D]` in the engine's type.
@@ -32,22 +35,17 @@ impl KeyValues {
 }
 
 /// New rows, and the blocks of what stands before them.
-pub(super) struct PastRows<'a, 'b> {
+struct PastRows<'a, 'b> {
     past: &'a Past<'b, KeyValues>,
-    /// As of a [`Piece`](super::layout::Piece).
+    /// As of a [`Piece`](crate::model::candle::layout::Piece).
     turned: Vec<Option<(Tensor, Tensor)>>,
     device: Device,
 }
 
 impl<'a, 'b> PastRows<'a, 'b> {
-    pub(super) fn new(past: &'a Past<'b, KeyValues>, rotaries: &Rotaries, device: &Device) -> Result<Self> {
+    fn new(past: &'a Past<'b, KeyValues>, rotaries: &Rotaries, device: &Device) -> Result<Self> {
         let positions = past.positions();
-        let mut turned = Vec::new();
-        for (number, rotary) in rotaries.used() {
-            let table = rotary.continued(&positions)?;
-            turned.resize(number + 1, None);
-            turned[number] = table.tensors(&positions, device)?;
-        }
+        let turned = rotaries.turned(|rotary| rotary.continued(&positions)?.tensors(&positions, device))?;
         Ok(Self { past, turned, device: device.clone() })
     }
 
@@ -63,10 +61,7 @@ impl<'a, 'b> PastRows<'a, 'b> {
         window: Option<usize>,
         scores: ops::Scores,
     ) -> Result<Tensor> {
-        let lost = || Error::job("a sequence continues what is not in the cache");
-        let own = of.first + of.rows.len() - of.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>();
-        let chain = of.run.before.iter().copied().chain([(of.run.block, own)]);
-        let parts = chain.map(|(id, tokens)| blocks.get(&id).ok_or_else(lost)?.first(tokens));
+        let parts = of.chain(blocks)?.into_iter().map(|(block, tokens)| block.first(tokens));
         let parts: Vec<KeyValues> = parts.collect::<Result<_>>()?;
         let joined = |of: fn(&KeyValues) -> &Tensor| -> Result<Tensor> {
             let parts: Vec<&Tensor> = parts.iter().map(of).collect();
@@ -106,5 +101,32 @@ impl Seen for PastRows<'_, '_> {
         };
         let runs = self.past.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
         Ok(if runs.len() == 1 { runs[0].clone() } else { Tensor::cat(&runs, 0)? })
+    }
+}
+
+impl Cached for CandleEngine {
+    type Block = KeyValues;
+
+    fn embed(&self, ids: &[u32]) -> Result<Tensor> {
+        let mut batch = Batch::default();
+        batch.push(ids, None);
+        batch.check_ids(self.config.vocab)?;
+        self.parts.embeddings(ids)
+    }
+
+    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
+        let x = self.step(step, &PastRows::new(past, &self.rotaries, &self.device)?, x)?;
+        self.stays_finite(step, &x)?;
+        Ok(x)
+    }
+
+    fn head(&self, x: &Tensor) -> Result<Vec<f32>> {
+        let rows: Vec<usize> = (0..x.dim(0)?).collect();
+        let logits = head::logits(x, self.ends(), &self.parts.head()?, &rows)?;
+        Ok(logits.flatten_all()?.to_vec1()?)
+    }
+
+    fn key_value_bytes(&self) -> u64 {
+        2 * self.dtype.bytes() * (self.config.kv_heads * self.config.head_dim) as u64
     }
 }

@@ -1,0 +1,76 @@
+//! Metrics of what a repair leaves wrong behind a cut, and of its operators.
+
+use super::entry::{Direction, MetricEntry, OF_REPAIR, Of, RepairSample, SHARE, mean};
+use crate::recovery::RepairMetrics;
+use crate::style::{Dash, Hue, Marker, Style};
+
+/// `boundary_mae`: the error that is left behind a cut, mean over tokens and channels (paper figure 1).
+pub static BOUNDARY_ERROR: MetricEntry = MetricEntry {
+    of: Of::Repair(|of| mean(&of.boundaries, |of| of.boundary_mae)),
+    ..OF_REPAIR.called("boundary_mae", "Boundary MAE")
+};
+
+/// `channel_mae_median`: the same of the channel in the middle (paper figure 4).
+pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
+    of: Of::Repair(|of| mean(&of.boundaries, |of| median(&of.boundary_mae_by_channel))),
+    ..OF_REPAIR.called("channel_mae_median", "Channel MAE, median")
+};
+
+/// `m_symmetric_share`: the symmetric part of what an operator adds to the identity (paper figure 3).
+pub static SYMMETRIC: MetricEntry = MetricEntry {
+    style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
+    of: Of::Repair(|of| part(of, |of| of.m_symmetric_norm / of.m_norm)),
+    ..SHARE.called("m_symmetric_share", "Symmetric part")
+};
+
+/// `m_antisymmetric_share`: the anti-symmetric part of what an operator adds to the identity (paper figure 3).
+pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
+    style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
+    of: Of::Repair(|of| part(of, |of| of.m_antisymmetric_norm / of.m_norm)),
+    ..SHARE.called("m_antisymmetric_share", "Anti-symmetric part")
+};
+
+/// `channels_reduced_share`: channels with less error than without a repair, of all (paper figure 4).
+pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
+    direction: Direction::Higher,
+    of: Of::Repair(channels_reduced),
+    ..SHARE.called("channels_reduced_share", "Channels with less error")
+};
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => f64::midpoint(sorted[count / 2 - 1], sorted[count / 2]),
+    }
+}
+
+/// None where nothing is added.
+fn part(of: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f64> {
+    mean(&of.boundaries, |of| of.m_norm).filter(|norm| *norm > 0.0)?;
+    mean(&of.boundaries, part)
+}
+
+/// None where the two are not of the same channels.
+fn channels_reduced(of: &RepairSample<'_>) -> Option<f64> {
+    let channels = |of: &[&RepairMetrics]| -> Vec<f64> {
+        of.iter().flat_map(|boundary| boundary.boundary_mae_by_channel.clone()).collect()
+    };
+    let (own, base) = (channels(&of.boundaries), channels(of.unrepaired.as_ref()?));
+    let reduced = own.iter().zip(&base).filter(|(own, base)| own < base).count();
+    (own.len() == base.len()).then(|| reduced as f64 / own.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+}

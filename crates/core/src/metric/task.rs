@@ -1,0 +1,73 @@
+//! Metrics of the answers to tasks: what the program counts itself, and what definitions of lm-evaluation-harness say.
+
+use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, TaskSample, Unit};
+use crate::tasks::{self, Measure, TaskResult};
+
+/// `arc_easy`: the documents of a task that are answered rightly, by the task's own column (`acc` or `acc_norm`).
+pub static TASK: MetricEntry = MetricEntry {
+    name: "accuracy",
+    test: Some(PairedTest::Mcnemar),
+    shown: Shown::Always,
+    of: Of::Task(|of| Some(percents(of.result.column()))),
+    ..OF_TASK
+};
+
+/// `acc_average`: the mean of the tasks.
+pub static ACCURACY: MetricEntry = MetricEntry {
+    id: "acc_average",
+    name: "accuracy_average",
+    label: "ACC AVG",
+    head: "average",
+    test: Some(PairedTest::Permutation),
+    shown: Shown::Always,
+    of: Of::Tasks(average),
+    ..OF_TASK
+};
+
+fn average(of: &[TaskSample<'_>]) -> Option<Measure> {
+    let all: Vec<TaskResult> = of.iter().map(|task| task.result.clone()).collect();
+    tasks::average(&all).map(percents)
+}
+
+fn percents(of: Measure) -> Measure {
+    Measure { value: 100.0 * of.value, stderr: of.stderr.map(|error| 100.0 * error) }
+}
+
+/// `mmlu_anatomy(shots=5)/acc,none`: metrics of tasks by definitions of lm-evaluation-harness, under its names. An id is a
+/// task or group as the grid writes it, and behind a `/` the metric and the pipeline of filters.
+pub(super) static DEFINED: [MetricEntry; 15] = [
+    percent("acc", "task.acc"),
+    percent("acc_norm", "task.acc_norm"),
+    percent("acc_bytes", "task.acc_bytes"),
+    percent("acc_mutual_info", "task.acc_mutual_info"),
+    percent("exact_match", "task.exact_match"),
+    MetricEntry { test: None, ..percent("f1", "task.f1") },
+    other("mcc", "task.mcc", Direction::Higher),
+    other("brier_score", "task.brier_score", Direction::Lower),
+    other("perplexity", "task.perplexity", Direction::Lower),
+    other("word_perplexity", "task.word_perplexity", Direction::Lower),
+    other("byte_perplexity", "task.byte_perplexity", Direction::Lower),
+    MetricEntry { unit: Unit::Bits, ..other("bits_per_byte", "task.bits_per_byte", Direction::Lower) },
+    other("bleu", "task.bleu", Direction::Higher),
+    other("chrf", "task.chrf", Direction::Higher),
+    // The harness' own direction.
+    other("ter", "task.ter", Direction::Higher),
+];
+
+const BY_DEFINITION: MetricEntry = MetricEntry { has_error: true, shown: Shown::Always, of: Of::Defined, ..BARE };
+
+const fn percent(harness: &'static str, name: &'static str) -> MetricEntry {
+    MetricEntry {
+        id: harness,
+        name,
+        unit: Unit::Percent,
+        direction: Direction::Higher,
+        nearness: Nearness::Difference,
+        test: Some(PairedTest::Mcnemar),
+        ..BY_DEFINITION
+    }
+}
+
+const fn other(harness: &'static str, name: &'static str, direction: Direction) -> MetricEntry {
+    MetricEntry { id: harness, name, direction, decimals: 4, ..BY_DEFINITION }
+}

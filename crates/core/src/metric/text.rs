@@ -1,0 +1,97 @@
+//! Metrics of the windows of a text.
+
+use std::f64::consts::LN_2;
+
+use super::entry::{MetricEntry, OF_TEXT, Of, PairedTest, Shown, TextSample, Unit};
+use crate::tasks::Measure;
+
+/// `ppl_c4`: perplexity over the windows of a text.
+pub static TEXT: MetricEntry = MetricEntry {
+    id: "ppl",
+    name: "perplexity",
+    head: "ppl",
+    test: Some(PairedTest::Bootstrap),
+    shown: Shown::Always,
+    of: Of::Text(perplexity),
+    ..OF_TEXT
+};
+
+/// `bpb_c4`: what the model needs for a byte of the predicted text, whatever its tokens are. Backbones with unlike
+/// vocabularies can be compared by it.
+pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
+    id: "bpb",
+    name: "bits_per_byte",
+    label: " (bits/byte)",
+    head: "bits/byte",
+    note: "the same loss for each byte of the predicted text, in bits: vocabularies differ here",
+    unit: Unit::Bits,
+    decimals: 4,
+    shown: Shown::OfUnlikeVocabularies,
+    of: Of::Text(bits_per_byte),
+    ..OF_TEXT
+};
+
+/// `byte_ppl_c4`: the perplexity of a byte of the predicted text, as lm-evaluation-harness has it: 2 to the bits per byte.
+pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
+    id: "byte_ppl",
+    name: "byte_perplexity",
+    label: " (per byte)",
+    head: "byte ppl",
+    note: "perplexity of a byte of the predicted text, whatever its tokens are",
+    decimals: 4,
+    test: Some(PairedTest::Bootstrap),
+    shown: Shown::IfNamed,
+    of: Of::Text(byte_perplexity),
+    ..OF_TEXT
+};
+
+/// `ppl_average`: the mean of the texts' perplexities.
+pub static PERPLEXITY: MetricEntry =
+    MetricEntry { id: "ppl_average", name: "perplexity_average", label: "PPL AVG", of: Of::Texts(average), ..OF_TEXT };
+
+fn perplexity(of: &TextSample<'_>) -> Option<Measure> {
+    let stderr = of.losses.standard_error().filter(|error| error.is_finite());
+    Some(Measure { value: of.losses.perplexity(), stderr })
+}
+
+fn bits_per_byte(of: &TextSample<'_>) -> Option<Measure> {
+    let bytes = of.bytes.filter(|bytes| *bytes > 0)?;
+    let nats = of.losses.windows.iter().sum::<f64>() * (of.length - 1) as f64;
+    let value = nats / LN_2 / bytes as f64;
+    // Bits are the mean loss in another unit, and a perplexity's error is that of the mean loss, times itself.
+    let error = perplexity(of).and_then(|of| Some((of.stderr?, of.value)));
+    let error = error.map(|(error, perplexity)| error / perplexity * value / of.losses.mean());
+    value.is_finite().then_some(Measure { value, stderr: error.filter(|error| error.is_finite()) })
+}
+
+fn byte_perplexity(of: &TextSample<'_>) -> Option<Measure> {
+    let bits = bits_per_byte(of)?;
+    let value = bits.value.exp2();
+    Some(Measure { value, stderr: bits.stderr.map(|error| error * LN_2 * value) })
+}
+
+fn average(of: &[TextSample<'_>]) -> Option<Measure> {
+    let parts: Vec<Measure> = of.iter().map(perplexity).collect::<Option<_>>()?;
+    let count = parts.len() as f64;
+    let value = parts.iter().map(|part| part.value).sum::<f64>() / count;
+    // Of texts that have nothing in common.
+    let squares: Option<f64> = parts.iter().map(|part| part.stderr.map(|error| error * error)).sum();
+    Some(Measure { value, stderr: squares.map(|squares| squares.sqrt() / count) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluate::perplexity::Losses;
+
+    #[test]
+    fn bytes_as_many_as_tokens_have_the_perplexity_of_tokens() {
+        let losses = Losses { windows: vec![1.0, 1.5] };
+        let sample = |bytes| TextSample { losses: &losses, length: 11, bytes: Some(bytes) };
+        let (tokens, halves) = (byte_perplexity(&sample(20)).unwrap(), byte_perplexity(&sample(40)).unwrap());
+        assert!((tokens.value - losses.perplexity()).abs() < 1e-12);
+        assert!((tokens.stderr.unwrap() - losses.standard_error().unwrap()).abs() < 1e-12);
+        assert!((halves.value - losses.perplexity().sqrt()).abs() < 1e-12, "twice the bytes, half the bits");
+        assert_eq!(byte_perplexity(&sample(0)), None);
+    }
+}
