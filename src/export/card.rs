@@ -131,7 +131,7 @@ fn values(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<S
         notes: rounding_told(&backbone.config).into_iter().chain(result.notes()).collect(),
         numbers,
         evidence: evidence.clone(),
-        evaluated: !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty(),
+        evaluated: grid.evaluate.scores(),
         program: machine::program(),
     }
 }

@@ -29,7 +29,7 @@ use crate::files::atomic::write_atomically;
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::output::{Input, OutputFile};
 use crate::files::{parts, regular};
-use crate::grid::{Cell, Grid};
+use crate::grid::{Cell, Evaluate, Grid};
 use crate::machine;
 use crate::model::{Config, Deployed, deployed, merged};
 use crate::plan::{BackbonePlan, Plan};
@@ -87,7 +87,7 @@ impl Exporter<'_> {
         let mut scored = grid.clone();
         scored.cells.retain(|of| of == cell || (of.is_dense() && of.backbone == cell.backbone));
         scored.evaluate.latency.clear();
-        if scored.evaluate.perplexity.is_empty() && scored.evaluate.tasks.is_empty() {
+        if !scored.evaluate.scores() {
             return Ok(None);
         }
         narrow(&mut scored, cell);
@@ -112,9 +112,7 @@ struct MadeCell<'a> {
 fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     let mut own = grid.clone();
     own.cells = vec![cell.clone()];
-    own.evaluate.perplexity.clear();
-    own.evaluate.tasks.clear();
-    own.evaluate.latency.clear();
+    own.evaluate = Evaluate::default();
     own.tasks.clear();
     narrow(&mut own, cell);
     own.corpora.retain(|name, _| cell.calibration.as_ref().is_some_and(|of| of.corpus == *name));

@@ -37,6 +37,13 @@ pub struct Evaluate {
     pub metrics: Vec<String>,
 }
 
+impl Evaluate {
+    /// Whether anything is scored: a text, a task, a definition.
+    pub fn scores(&self) -> bool {
+        !(self.perplexity.is_empty() && self.tasks.is_empty() && self.definitions.is_empty())
+    }
+}
+
 /// Perplexity on one corpus in windows of `length` tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Perplexity {
