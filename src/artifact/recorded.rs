@@ -51,7 +51,10 @@ pub(super) fn unlike(made: &Path, recorded: &Path) -> Result<Option<String>> {
     // The numbers' own file also says which program wrote it.
     let files = unequal(&ours["files"], &theirs["files"]).into_iter();
     says.extend(listed("files", files.filter(|name| name != StoredResults::FILE)));
-    says.extend((says.is_empty() && found(&ours) != found(&theirs)).then(|| "what the cells found on their way (`cells` of run.json)".to_owned()));
+    says.extend(
+        (says.is_empty() && found(&ours) != found(&theirs))
+            .then(|| "what the cells found on their way (`cells` of run.json)".to_owned()),
+    );
     Ok((!says.is_empty()).then(|| says.join("; ")))
 }
 

@@ -64,7 +64,10 @@ impl Found {
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
-        lines.extend((survivors > 1).then(|| format!("Not separated at {}: {survivors} candidates. Their order says nothing.", self.alpha)));
+        lines
+            .extend((survivors > 1).then(|| {
+                format!("Not separated at {}: {survivors} candidates. Their order says nothing.", self.alpha)
+            }));
         if self.candidates.iter().any(|of| of.items != self.candidates[0].items) {
             lines.push(
                 "Scores are of the items that each saw: those of unlike numbers of items are told apart by p alone."

@@ -100,7 +100,9 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
             check_files.same(|| name, [hash, found]);
         }
     }
-    notes.extend((left_out > 0).then(|| format!("left out of the folder, as a record may: {left_out} of {all} listed files")));
+    notes.extend(
+        (left_out > 0).then(|| format!("left out of the folder, as a record may: {left_out} of {all} listed files")),
+    );
     Ok(check_files.of(all - left_out))
 }
 

@@ -103,9 +103,15 @@ impl Prepared {
         let drawn = afresh::draw(&recorded, request, finder, &mut notes);
         let numbers = &recorded.numbers;
         let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
-        notes.extend((measures.any(|measure| measure.machine().is_some())).then(|| "latencies are not verified: another machine has others".to_owned()));
+        notes.extend(
+            (measures.any(|measure| measure.machine().is_some()))
+                .then(|| "latencies are not verified: another machine has others".to_owned()),
+        );
         let bare: Vec<&str> = items::without_items(&recorded).into_iter().collect();
-        notes.extend((!bare.is_empty()).then(|| format!("not computed afresh, for the record has no items of them: {}", bare.join(", "))));
+        notes.extend(
+            (!bare.is_empty())
+                .then(|| format!("not computed afresh, for the record has no items of them: {}", bare.join(", "))),
+        );
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }
 
