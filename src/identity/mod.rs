@@ -3,7 +3,6 @@
 
 mod aspect;
 mod beside;
-mod shared;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,26 +25,26 @@ use ghostlab_store::About;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    #[serde(with = "shared::part")]
+    #[serde(with = "part")]
     #[schemars(with = "ModelId")]
     pub model: Arc<ModelId>,
-    #[serde(with = "shared::part")]
+    #[serde(with = "part")]
     #[schemars(with = "ComputeId")]
     pub engine: Arc<ComputeId>,
     /// Which layers are removed.
-    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CutId>")]
     pub cut: Option<Arc<CutId>>,
     /// What stands in their place.
-    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RepairId>")]
     pub repair: Option<Arc<RepairId>>,
     /// The text that layers are chosen by and repairs are solved on.
-    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CalibrationId>")]
     pub calibration: Option<Arc<CalibrationId>>,
     /// What is measured of it.
-    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<MeasureId>")]
     pub measure: Option<Arc<MeasureId>>,
 }
@@ -318,5 +317,48 @@ impl About for Identity {
     fn json(&self) -> Value {
         // Nothing of it can fail to be JSON: its maps have texts for keys, and its numbers are whole.
         serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+/// A part that stands behind an `Arc`, as files have it.
+mod part {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(part: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
+        T::serialize(part, to)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Arc<T>, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        T::deserialize(from).map(Arc::new)
+    }
+}
+
+/// One that may be absent.
+mod perhaps {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    pub(super) fn serialize<T, S>(part: &Option<Arc<T>>, to: S) -> Result<S::Ok, S::Error>
+    where
+        T: Serialize,
+        S: Serializer,
+    {
+        part.as_deref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<Arc<T>>, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(Option::<T>::deserialize(from)?.map(Arc::new))
     }
 }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{generations, scores};
+use super::generations;
+use super::scores::{self, ScoredVariant};
 use crate::error::{ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
@@ -200,7 +201,7 @@ impl ChunkRun<'_> {
         candidates: &mut [ScoredVariant],
     ) -> Result<ChunkClaim> {
         if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-            let name = self.chunk_name(chunk);
+            let name = format!("{}-{chunk}", self.journal);
             if self.run.store.seems_theirs(&name) {
                 return Ok(ChunkClaim::Others);
             }
@@ -219,10 +220,6 @@ impl ChunkRun<'_> {
             self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
         }
         Ok(ChunkClaim::Done)
-    }
-
-    fn chunk_name(&self, chunk: usize) -> String {
-        format!("{}-{chunk}", self.journal)
     }
 
     /// Computes some chunks together, if there are any; their records reach the disk soon. Those that are other processes' by
@@ -244,9 +241,9 @@ impl ChunkRun<'_> {
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
         {
-            let note =
-                |chunk: &usize| self.run.store.note_attempt(&self.chunk_name(*chunk), self.label, &error.one_line());
-            group.chunks.iter().for_each(note);
+            for chunk in &group.chunks {
+                self.run.store.note_attempt(&format!("{}-{chunk}", self.journal), self.label, &error.one_line());
+            }
         }
         sweep.unwritten.extend(group.leases);
         let least = FLUSH_EVERY.max(10 * sweep.looking);
@@ -348,31 +345,6 @@ impl ChunkRun<'_> {
         let mut left = candidates.iter_mut().filter(|candidate| !candidate.settled).peekable();
         if left.peek().is_some_and(|first| known_objects.has(store, &first.key)) {
             left.for_each(|candidate| candidate.settled = known_objects.has(store, &candidate.key));
-        }
-    }
-}
-
-/// A variant that is being scored.
-struct ScoredVariant {
-    key: Arc<Key>,
-    /// From the first chunk on that is computed here: operators are large.
-    program: Option<Program>,
-    /// By chunk.
-    chunks: Vec<Option<Vec<f64>>>,
-    seconds: f64,
-    /// Another process has stored it meanwhile, or it has no program.
-    settled: bool,
-}
-
-impl ScoredVariant {
-    fn lacks(&self, chunk: usize) -> bool {
-        !self.settled && self.chunks[chunk].is_none()
-    }
-
-    fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
-        if eval_set.fits(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
-            self.chunks[record.chunk] = Some(record.values.clone());
-            self.seconds += record.seconds;
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What a variant scores on one text or task, and what a backbone without some layers scores on a calibration's text: what
-//! stands there, and the names under which it is made.
+//! stands there, the names under which it is made, and what is there of it meanwhile.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Cost, Family, KeyedBackbone, Member, Stage, Words};
 use crate::error::Result;
-use crate::evaluate::choices;
+use crate::evaluate::{EvalSet, choices};
 use crate::files::sha256;
 use crate::grid::Draw;
 use crate::identity::Identity;
@@ -16,7 +16,7 @@ use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Load, Program, Trie};
 use crate::tasks::{Answered, Score, Solutions, TaskResult};
 use crate::work::event::WorkKind;
-use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 
 // 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
 // rounds no logits.
@@ -143,6 +143,31 @@ pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
 /// The payload that [`read`] reads.
 pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+}
+
+/// A variant that is being scored.
+pub(super) struct ScoredVariant {
+    pub(super) key: Arc<Key>,
+    /// From the first chunk on that is computed here: operators are large.
+    pub(super) program: Option<Program>,
+    /// By chunk.
+    pub(super) chunks: Vec<Option<Vec<f64>>>,
+    pub(super) seconds: f64,
+    /// Another process has stored it meanwhile, or it has no program.
+    pub(super) settled: bool,
+}
+
+impl ScoredVariant {
+    pub(super) fn lacks(&self, chunk: usize) -> bool {
+        !self.settled && self.chunks[chunk].is_none()
+    }
+
+    pub(super) fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
+        if eval_set.fits(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
+            self.chunks[record.chunk] = Some(record.values.clone());
+            self.seconds += record.seconds;
+        }
+    }
 }
 
 /// What a score of a definition is multiplied by where it is shown: shares are told in percent.

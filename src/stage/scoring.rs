@@ -7,7 +7,7 @@ use super::chunks::ChunkRun;
 use super::group::{Going, Group, Order, Programs, Tools};
 use super::operator;
 use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
-use super::tokens::{self, Text, defined};
+use super::tokens::{self, defined};
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::metric::Metric;
@@ -48,48 +48,40 @@ fn make(
     let Tools { run, models, programs } = *tools;
     let evaluation = &backbone.evaluations[place];
     let variants: Vec<&Variant> = variants.iter().copied().filter(|of| !run.failed(of.cell)).collect();
-    // Where others have done it, nothing has to be read to see that.
+    let stored = || run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place]));
     if going.is_none() {
-        match run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) {
+        // Where others have done it, nothing has to be read to see that.
+        match stored() {
             AllStored::All => return Ok(Progressed::Found),
             AllStored::Unclear => return Ok(Progressed::Busy),
             AllStored::Lacking => {}
         }
-    }
-    if going.is_none()
-        && take_over(run, backbone, place, &variants)?
-        && run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place])) == AllStored::All
-    {
-        return Ok(Progressed::Done);
+        if take_over(run, backbone, place, &variants)? && stored() == AllStored::All {
+            return Ok(Progressed::Done);
+        }
     }
     let label = (GROUP.label)(backbone, place);
     let program = |key: &Key| program(run, programs, backbone, &variants, key);
-    let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
-        text.with_eval_set(run.settings.batch_tokens, |eval_set| {
-            let journal = evaluation.journal.clone();
-            step(&ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None })
-        })
-    };
-    let (text, mut scoring) = match going.take() {
+    let (text, begun) = match going.take() {
         Some((text, scoring)) => (text, Some(scoring)),
-        None => {
-            let mut keys: Vec<_> = variants.iter().map(|variant| variant.scores[place].clone()).collect();
-            // Two cells may be one variant: the same key needs one score.
-            let mut seen = BTreeSet::new();
-            keys.retain(|key| seen.insert(key.hash().to_string()));
-            let text = tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
-            let mut scoring = None;
-            on(&text, &mut |job| {
-                scoring = Some(job.begin(std::mem::take(&mut keys))?);
-                Ok(Progressed::Done)
-            })?;
-            (text, scoring)
-        }
+        None => (tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?, None),
     };
-    let Some(state) = &mut scoring else { return Ok(Progressed::Done) };
-    let step = on(&text, &mut |job| job.go_on(state))?;
+    let (step, scoring) = text.with_eval_set(run.settings.batch_tokens, |eval_set| {
+        let journal = evaluation.journal.clone();
+        let job = ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None };
+        let mut scoring = match begun {
+            Some(scoring) => scoring,
+            None => {
+                // Two cells may be one variant: the same key needs one score.
+                let mut seen = BTreeSet::new();
+                let keys = variants.iter().map(|of| &of.scores[place]).filter(|key| seen.insert(key.hash()));
+                job.begin(keys.cloned().collect())?
+            }
+        };
+        Ok((job.go_on(&mut scoring)?, scoring))
+    })?;
     if step == Progressed::Busy {
-        *going = scoring.map(|scoring| (text, scoring));
+        *going = Some((text, scoring));
     }
     Ok(step)
 }
