@@ -254,7 +254,7 @@ impl hub::Reporter for FetchProgress {
                 meter.bars.error(&format!("{file} failed: {why}"));
             }
             hub::Event::FetchWaits { seconds: time, why } => {
-                meter.bars.line(&format!("waiting {}: {why}", seconds(time)))
+                meter.bars.line(&format!("waiting {}: {why}", seconds(time)));
             }
             hub::Event::FetchNote { text } => meter.bars.line(&text),
         }

@@ -263,7 +263,7 @@ fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
         ("folder", json!(whole(definitions)?)),
         ("data", json!(whole(rows)?)),
         ("shots", json!(shots)),
-        ("limit", json!(limit.map(|limit| limit.value()))),
+        ("limit", json!(limit.map(DocumentLimit::value))),
         ("system", json!(system)),
         ("chat", json!(chat.then_some(true))),
     ];

@@ -81,12 +81,12 @@ impl SubmittedJobs {
     }
 }
 
-fn no_json(error: serde_json::Error) -> Error {
-    Error::job("a submission has no JSON form").found(error.to_string())
+fn no_json(error: &serde_json::Error) -> Error {
+    Error::job("a submission has no JSON form").found(error)
 }
 
 fn pretty(what: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(what).map_err(no_json)
+    serde_json::to_string_pretty(what).map_err(|error| no_json(&error))
 }
 
 /// The layout of the file.
@@ -130,7 +130,7 @@ impl Submission {
             binary,
             engine,
         };
-        let text = serde_json::to_string(&submission).map_err(no_json)?;
+        let text = serde_json::to_string(&submission).map_err(|error| no_json(&error))?;
         submission.id = sha256::of_bytes(text)[..12].to_owned();
         Ok(submission)
     }
