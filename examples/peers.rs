@@ -16,7 +16,7 @@ use ghostlab::error::{Error, Result};
 use ghostlab::evaluate::perplexity::{Losses, PerplexityEval};
 use ghostlab::evaluate::score;
 use ghostlab::exec::{self, RunSettings};
-use ghostlab::generate::{Detokenizer, Prompt, Settings, generate};
+use ghostlab::generate::{self, Detokenizer, Prompt, Settings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::model::{Batch, Config, Decoder, Engine, Prediction, Products, Program, Trie};
@@ -140,7 +140,7 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
         let batch = together.parse().unwrap_or(prompts.len());
         let settings = Settings { batch, ..Settings::greedy(new, longest + new) };
         let started = Instant::now();
-        let made = generate(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
+        let made = generate::generate(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
         // Program by program, as whoever runs one after the other has them.
         let of_program = |program: usize| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice());
