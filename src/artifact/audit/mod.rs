@@ -45,34 +45,33 @@ pub enum Check {
     Memory,
 }
 
+ghostlab_core::names!(
+    Check:
+    Average = "average",
+    Agreement = "agreement",
+    Calibration = "calibration",
+    Count = "count",
+    Chance = "chance",
+    Copy = "copy",
+    Duplicate = "duplicate",
+    Speedup = "speedup",
+    Memory = "memory",
+);
+
 impl Check {
-    /// What each is called in CSV and JSON, and what is compared with what.
-    const WORDS: [(Self, &'static str, &'static str); 9] = [
-        (Self::Average, "average", "a printed mean is the mean of its columns, as far as rounding allows"),
-        (Self::Agreement, "agreement", "one condition has one value, in whatever table"),
-        (
-            Self::Calibration,
-            "calibration",
-            "a row without a number of calibration sequences is the row of the stated number",
-        ),
-        (Self::Count, "count", "an accuracy is a whole number of right answers out of the task's documents"),
-        (Self::Chance, "chance", "a row is above chance in some task"),
-        (Self::Copy, "copy", "two conditions have two rows"),
-        (Self::Duplicate, "duplicate", "a table gives a metric of a condition once"),
-        (Self::Speedup, "speedup", "a speedup is the dense latency by the row's own"),
-        (Self::Memory, "memory", "an operator takes no more memory than a matrix of C² numbers"),
-    ];
-
-    pub fn all() -> impl Iterator<Item = Self> {
-        Self::WORDS.into_iter().map(|(check, ..)| check)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::WORDS[self as usize].1
-    }
-
+    /// What is compared with what.
     pub fn about(self) -> &'static str {
-        Self::WORDS[self as usize].2
+        match self {
+            Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
+            Self::Agreement => "one condition has one value, in whatever table",
+            Self::Calibration => "a row without a number of calibration sequences is the row of the stated number",
+            Self::Count => "an accuracy is a whole number of right answers out of the task's documents",
+            Self::Chance => "a row is above chance in some task",
+            Self::Copy => "two conditions have two rows",
+            Self::Duplicate => "a table gives a metric of a condition once",
+            Self::Speedup => "a speedup is the dense latency by the row's own",
+            Self::Memory => "an operator takes no more memory than a matrix of C² numbers",
+        }
     }
 }
 
@@ -89,22 +88,16 @@ pub enum Severity {
     Remark,
 }
 
+ghostlab_core::names!(Severity: Contradiction = "contradiction", Suspicion = "suspicion", Remark = "remark");
+
 impl Severity {
-    pub const ALL: [Self; 3] = [Self::Contradiction, Self::Suspicion, Self::Remark];
-
-    const WORDS: [(&'static str, &'static str); 3] = [
-        ("contradiction", "a number that cannot be, or two that cannot both be"),
-        ("suspicion", "probably wrong, but there is an honest way to it"),
-        ("remark", "worth knowing; no more than a last digit, or explained"),
-    ];
-
-    pub fn name(self) -> &'static str {
-        Self::WORDS[self as usize].0
-    }
-
     /// What one is.
     pub fn about(self) -> &'static str {
-        Self::WORDS[self as usize].1
+        match self {
+            Self::Contradiction => "a number that cannot be, or two that cannot both be",
+            Self::Suspicion => "probably wrong, but there is an honest way to it",
+            Self::Remark => "worth knowing; no more than a last digit, or explained",
+        }
     }
 }
 
@@ -182,7 +175,7 @@ pub fn text(findings: &[Finding]) -> String {
         |check: Check, count: usize| format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"));
     for severity in Severity::ALL.into_iter().filter(|severity| of(*severity).next().is_some()) {
         text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
-        for check in Check::all() {
+        for check in Check::ALL {
             let found: Vec<&Finding> = of(severity).filter(|finding| finding.check == check).collect();
             if !found.is_empty() {
                 text.push_str(&head(check, found.len()));
@@ -191,7 +184,7 @@ pub fn text(findings: &[Finding]) -> String {
         }
     }
     let silent = |check: &Check| findings.iter().all(|finding| finding.check != *check);
-    text.extend(Check::all().filter(silent).map(|check| head(check, 0)));
+    text.extend(Check::ALL.into_iter().filter(silent).map(|check| head(check, 0)));
     text
 }
 
@@ -336,7 +329,7 @@ mod tests {
 
     #[test]
     fn the_names_of_checks_and_severities_are_those_of_their_json() {
-        for check in Check::all() {
+        for check in Check::ALL {
             assert_eq!(serde_json::to_value(check).unwrap(), check.name());
         }
         for severity in Severity::ALL {
