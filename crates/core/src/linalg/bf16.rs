@@ -1,9 +1,9 @@
 //! Products with weights in bf16: a row and a weight are rounded to bf16, what they make is summed in f32.
 //!
 //! Two numbers that are multiplied one after the other (`2k` and `2k + 1`) stand as a pair in one word, the form that the
-//! instruction `VDPBF16PS` takes (AVX512-BF16; found when the program runs). Elsewhere plain loops do the same: a product
-//! of two bf16 is exact in f32, and both add that of `2k + 1` before that of `2k`, so that results are the same to the bit
-//! on every processor, but for numbers below 1e-38.
+//! instruction `VDPBF16PS` takes (AVX512-BF16; found when the program runs). Elsewhere fused additions in f32, or plain
+//! loops, do the same: a product of two bf16 is exact in f32, and all add that of `2k + 1` before that of `2k`, so that
+//! results are the same to the bit on every processor, but for numbers below 1e-38.
 
 use std::ops::Range;
 
@@ -92,14 +92,21 @@ pub(crate) fn tile(words: &[u32], rows: usize, panel: &[u32], (out, stride): (&m
 enum Bf16Tile {
     Plain,
     #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
 }
 
 impl Bf16Tile {
     fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
-            return Self::Avx512Bf16;
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
+                return Self::Avx512Bf16;
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                return Self::Avx2;
+            }
         }
         Self::Plain
     }
@@ -124,6 +131,23 @@ impl Bf16Tile {
                 let (place, adds) = (out.rows(rows), out.adds);
                 by_rows!(rows, avx512::rows(words, width, panel, place, adds));
             },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above; rows and columns further on lie their own sums.
+            Self::Avx2 => unsafe {
+                let ((first, stride), adds) = (out.rows(rows), out.adds);
+                // Half of the sums of four rows fill half of the registers; half a panel stays in the nearest cache.
+                for column in [0, LANES / 2] {
+                    for top in (0..rows).step_by(4) {
+                        let (words, place) = (&words[top * width..], (first.add(top * stride), stride));
+                        match rows - top {
+                            1 => avx2::rows::<1>(words, width, panel, column, place, adds),
+                            2 => avx2::rows::<2>(words, width, panel, column, place, adds),
+                            3 => avx2::rows::<3>(words, width, panel, column, place, adds),
+                            _ => avx2::rows::<4>(words, width, panel, column, place, adds),
+                        }
+                    }
+                }
+            },
         }
     }
 }
@@ -141,6 +165,66 @@ fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
         }
     });
     parts
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::{
+        __m256, __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    };
+
+    use super::LANES;
+
+    /// Numbers of a register.
+    const WIDTH: usize = 8;
+
+    /// Sixteen columns of some rows, from `column` on.
+    ///
+    /// # Safety
+    /// The processor has AVX2 and fused additions; `words [R, width]` and `panel [width, 32]` are whole; the columns end before
+    /// 32; `out` is the place of the first row's sums and how far the others' are apart, each 32 numbers long.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn rows<const R: usize>(
+        words: &[u32],
+        width: usize,
+        panel: &[u32],
+        column: usize,
+        (out, stride): (*mut f32, usize),
+        adds: bool,
+    ) {
+        let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+        // The second number of each pair, then the first.
+        let numbers = |words: __m256i| -> [__m256; 2] {
+            [_mm256_and_si256(words, upper), _mm256_slli_epi32::<16>(words)].map(|bits| _mm256_castsi256_ps(bits))
+        };
+        let (x, weights) = (words.as_ptr(), panel.as_ptr());
+        let mut parts = [[_mm256_setzero_ps(); 2]; R];
+        for k in 0..width {
+            // SAFETY: `k` is below `width`, so that both loads end inside the panel.
+            let line = unsafe {
+                let line = weights.add(k * LANES + column);
+                [line, line.add(WIDTH)].map(|words| numbers(_mm256_loadu_si256(words.cast())))
+            };
+            for (row, parts) in parts.iter_mut().enumerate() {
+                // SAFETY: `row` is below `R`, and `k` below `width`.
+                let x = numbers(_mm256_set1_epi32(unsafe { *x.add(row * width + k) }.cast_signed()));
+                for (part, weights) in parts.iter_mut().zip(line) {
+                    *part = _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], *part));
+                }
+            }
+        }
+        for (row, parts) in parts.into_iter().enumerate() {
+            for (at, part) in parts.into_iter().enumerate() {
+                // SAFETY: the columns lie within a row's sums.
+                unsafe {
+                    let out = out.add(row * stride + column + WIDTH * at);
+                    let sum = if adds { _mm256_add_ps(_mm256_loadu_ps(out), part) } else { part };
+                    _mm256_storeu_ps(out, sum);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -260,14 +344,20 @@ mod tests {
             assert!(of_rows(rows).iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
         }
         let width = Bf16::depth(inner);
-        let words: Vec<u32> = x[..inner].chunks(2).map(|of| pair(of[0], of.get(1).copied().unwrap_or(0.0))).collect();
-        for (panel, weights) in matrix.words().chunks_exact(width * LANES).enumerate() {
-            let [plain, best] = [Bf16Tile::Plain, Bf16Tile::best()].map(|tile| {
-                let mut sums = [0.0; LANES];
-                tile.multiply(&words, width, weights, 1, TileOut::new(&mut sums, LANES, false));
+        let Some(panel) = matrix.words().chunks_exact(width * LANES).next() else { panic!("no panel") };
+        let words = Bf16::rows(MatrixView::rows(&x[..ROWS * inner], ROWS, inner)).words;
+        let mut tiles = vec![Bf16Tile::best()];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            tiles.push(Bf16Tile::Avx2);
+        }
+        for (rows, adds) in (1..=ROWS).flat_map(|rows| [(rows, false), (rows, true)]) {
+            let sums = |tile: Bf16Tile| {
+                let mut sums = [0.5; LANES * ROWS];
+                tile.multiply(&words[..rows * width], width, panel, rows, TileOut::new(&mut sums, LANES, adds));
                 sums.map(f32::to_bits)
-            });
-            assert_eq!(plain, best, "panel {panel}");
+            };
+            assert!(tiles.iter().all(|&tile| sums(tile) == sums(Bf16Tile::Plain)), "{rows} rows");
         }
     }
 }
