@@ -231,8 +231,11 @@ fn tied_embeddings_use_the_embedding_as_head() {
         logits.extend(common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    // Two engines each time.
-    assert_eq!(logits[..2], logits[2..]);
+    // As many engines each time: two on this processor, and a GPU's where there is one, whose products of other layouts are
+    // rounded otherwise.
+    let (apart, tied) = logits.split_at(logits.len() / 2);
+    assert_eq!(apart[..2], tied[..2]);
+    assert!(apart.iter().zip(tied).all(|(apart, tied)| relative_error(tied, apart) < 1e-6));
 }
 
 /// transformers 5.23.0 (`tie_weights` in modeling_utils.py): with tie_word_embeddings and a lm_head.weight that is another

@@ -3,6 +3,8 @@
 use candle_core::{D, DType, Tensor};
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::ops;
 use crate::error::Result;
 use crate::linalg::simd;
@@ -57,7 +59,12 @@ pub(super) fn predictions(
 pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
     let indices: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
     let x = x.index_select(&Tensor::new(indices, x.device())?, 0)?;
-    let x = ops::wide(&ops::rms_norm(&x, ends.norm, ends.eps)?)?;
+    let x = ops::rms_norm(&x, ends.norm, ends.eps)?;
+    #[cfg(feature = "cuda")]
+    if weight.dtype() != DType::F32 && cuda::may_be(&[&x, weight]) {
+        return ops::capped(cuda::wide_linear(&x, weight)?, ends.cap);
+    }
+    let x = ops::wide(&x)?;
     if weight.dtype() == DType::F32 {
         return ops::capped(ops::linear(&x, weight)?, ends.cap);
     }
@@ -76,17 +83,24 @@ fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, V
     if device.is_cpu() {
         return scored_here(&logits.flatten_all()?.to_vec1()?, vocab, of_row, token);
     }
+    let picked = |denominators: &Tensor| -> Result<Vec<f32>> {
+        let places: Vec<u32> = of_row.iter().zip(token).map(|(&row, &token)| row * vocab as u32 + token).collect();
+        let picked = logits.flatten_all()?.index_select(&Tensor::new(places, device)?, 0)?;
+        Ok((picked - denominators.index_select(&Tensor::new(of_row, device)?, 0)?)?.to_vec1()?)
+    };
+    #[cfg(feature = "cuda")]
+    if cuda::may_be(&[logits]) {
+        let (denominators, likeliest) = cuda::head_rows(logits)?;
+        return Ok((picked(&denominators)?, likeliest.to_vec1()?));
+    }
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
     let denominators = (sums.log()? + &greatest)?.flatten_all()?; // [rows]
-    let places: Vec<u32> = of_row.iter().zip(token).map(|(&row, &token)| row * vocab as u32 + token).collect();
-    let picked = logits.flatten_all()?.index_select(&Tensor::new(places, device)?, 0)?;
-    let values = (picked - denominators.index_select(&Tensor::new(of_row, device)?, 0)?)?;
     // Token ids are below 2^24: f32 holds them.
     let tokens = Tensor::arange(0f32, vocab as f32, device)?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
     let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
     let likeliest = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
-    Ok((values.to_vec1()?, likeliest.to_vec1()?))
+    Ok((picked(&denominators)?, likeliest.to_vec1()?))
 }
 
 /// The same in this machine's memory, in one pass.

@@ -1,5 +1,7 @@
 //! The candle engine: the decoder's steps in candle's tensors, on any device that candle knows, in f32, bf16 or f16.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 mod engine;
 mod fused;

@@ -7,6 +7,8 @@
 
 use candle_core::{D, DType, Device, Tensor};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::fused;
 pub use super::fused::{Scores, capped};
 use crate::error::Result;
@@ -66,6 +68,10 @@ pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// `x [.., D]`, `weight [D]`; result `[.., D]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if cuda::may_be(&[x, weight]) {
+        return cuda::rms_norm(x, weight, eps);
+    }
     let of = wide(x)?;
     let weight = weight.to_dtype(of.dtype())?;
     if fused::may_be(&[&of, &weight]) {
@@ -80,8 +86,12 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// # Shapes
 /// `x [rows, heads, D]`, `cos` and `sin [rows, R/2]`, of each row's position; result `[rows, heads, D]`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let of = wide(x)?;
     let (all, half) = (x.dim(D::Minus1)?, cos.dim(D::Minus1)?);
+    #[cfg(feature = "cuda")]
+    if all == 2 * half && cuda::may_be(&[x, cos, sin]) {
+        return cuda::rotate(x, cos, sin);
+    }
+    let of = wide(x)?;
     if all == 2 * half && fused::may_be(&[&of, cos, sin]) {
         return Ok(fused::rotate(&of, cos, sin)?.to_dtype(x.dtype())?);
     }
@@ -132,16 +142,29 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     let queries = queries.reshape((blocks, q, shared, group, head_dim))?.permute((0, 2, 3, 1, 4))?;
     let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
     let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
-    let scores = wide(&product(&queries, &keys?.t()?)?)?.reshape((blocks, shared, group, q, k))?;
-    let weights = if fused::may_be(&[&scores, mask]) {
-        fused::weights(&scores, mask, of)?
-    } else {
-        softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?)?
-    };
-    let weights = weights.to_dtype(queries.dtype())?;
+    let scores = product(&queries, &keys?.t()?)?.reshape((blocks, shared, group, q, k))?;
+    let weights = weights(&scores, mask, of)?;
     let out = product(&weights.reshape((blocks, shared, group * q, k))?, &values?)?;
     let out = out.reshape((blocks, shared, group, q, head_dim))?.permute((0, 3, 1, 2, 4))?;
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
+}
+
+/// What each query takes of each value, rounded to the scores' type.
+///
+/// # Shapes
+/// `scores [.., q, k]`, `mask [q, k]`; result `[.., q, k]`.
+fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if cuda::may_be(&[scores, mask]) {
+        return cuda::weights(scores, mask, of);
+    }
+    let wide = wide(scores)?;
+    let weights = if fused::may_be(&[&wide, mask]) {
+        fused::weights(&wide, mask, of)?
+    } else {
+        softmax(&capped((wide * of.scale)?, of.cap)?.broadcast_add(mask)?)?
+    };
+    Ok(weights.to_dtype(scores.dtype())?)
 }
 
 /// What stands between an MLP's projections.
@@ -161,6 +184,8 @@ pub fn activated(x: &Tensor, of: Activation) -> Result<Tensor> {
 /// `act(gate) * up`.
 pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
     match activation {
+        #[cfg(feature = "cuda")]
+        Activation::Silu if cuda::may_be(&[gate, up]) => cuda::silu_mul(gate, up),
         Activation::Silu if fused::may_be(&[gate, up]) => fused::silu_mul(gate, up),
         _ => Ok((activated(gate, activation)? * up)?),
     }

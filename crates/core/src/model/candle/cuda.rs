@@ -1,0 +1,402 @@
+//! Operations of a decoder layer on a CUDA device through which no gradient goes: each in one pass over memory, by the kernels
+//! of `kernels.cu`, where candle's take up to nine; and the product whose results stay in f32, which candle has not.
+//!
+//! They are launched on the device's one stream, as candle's are.
+
+use std::sync::OnceLock;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::cublas::{result::gemm_ex, sys};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaSlice, CudaView, DevicePtr, DevicePtrMut, DeviceRepr, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::cudarc::nvrtc;
+use candle_core::cuda_backend::{CudaDType, WrapErr};
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Error, Layout, Shape, Tensor};
+
+use super::fused::Scores;
+use crate::error::Result;
+
+/// Whether these may be given to the kernels: they stand on a CUDA device, and nothing is to be learnt through them.
+pub(super) fn may_be(of: &[&Tensor]) -> bool {
+    let known = |x: &Tensor| matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
+    of.iter().all(|x| x.device().is_cuda() && known(x) && !x.track_op())
+}
+
+/// As [`super::ops::rms_norm`].
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    Ok(x.contiguous()?.apply_op2_no_bwd(&numbers(weight)?, &Norm { eps: eps as f32 })?)
+}
+
+/// As [`super::ops::rotate`], of all channels of a head.
+pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    Ok(x.contiguous()?.apply_op3_no_bwd(&numbers(cos)?, &numbers(sin)?, &Rotate)?)
+}
+
+/// As [`super::fused::weights`], in the type of the scores.
+pub(super) fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &Weights(of))?)
+}
+
+/// `silu(gate) * up`.
+pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &SiluMul)?)
+}
+
+/// `x·Wᵀ` of factors in half precision, multiplied and summed in f32 and not rounded again.
+///
+/// # Shapes
+/// `x [rows, in]`, `weight [out, in]`, of one type; result `[rows, out]` in f32.
+pub(super) fn wide_linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &WideLinear)?)
+}
+
+/// Of each row of `logits [rows, vocab]` in f32 the logarithm of the sum of exponentials, and the lowest of the likeliest
+/// tokens; each `[rows]`.
+pub(super) fn head_rows(logits: &Tensor) -> Result<(Tensor, Tensor)> {
+    let both = logits.contiguous()?.apply_op1_no_bwd(&HeadRows)?; // [2, rows]
+    Ok((both.get(0)?, both.get(1)?))
+}
+
+/// In f32 without gaps.
+fn numbers(x: &Tensor) -> Result<Tensor> {
+    Ok(x.to_dtype(DType::F32)?.contiguous()?)
+}
+
+/// The kernels in the form that a driver takes; what the compiler says where it does not take them.
+fn compiled() -> candle_core::Result<&'static str> {
+    static COMPILED: OnceLock<std::result::Result<String, String>> = OnceLock::new();
+    let compile = || match nvrtc::compile_ptx(include_str!("kernels.cu")) {
+        Ok(ptx) => Ok(ptx.to_src()),
+        Err(error) => Err(format!("the kernels for CUDA do not compile: {error:?}")),
+    };
+    COMPILED.get_or_init(compile).as_deref().map_err(Error::msg)
+}
+
+/// A type of numbers as the kernels' names have it.
+trait Number: CudaDType + DeviceRepr {
+    const NAME: &'static str;
+    const KIND: sys::cudaDataType_t;
+}
+
+impl Number for f32 {
+    const NAME: &'static str = "f32";
+    const KIND: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_32F;
+}
+
+impl Number for half::bf16 {
+    const NAME: &'static str = "bf16";
+    const KIND: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16BF;
+}
+
+impl Number for half::f16 {
+    const NAME: &'static str = "f16";
+    const KIND: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16F;
+}
+
+/// Calls a method for the type that a storage has.
+macro_rules! by_type {
+    ($storage:expr, $op:ident.$method:ident($($argument:expr),*)) => {
+        match $storage.dtype() {
+            DType::F32 => $op.$method::<f32>($($argument),*),
+            DType::BF16 => $op.$method::<half::bf16>($($argument),*),
+            DType::F16 => $op.$method::<half::f16>($($argument),*),
+            other => Err(Error::msg(format!("no kernel for {other:?}"))),
+        }
+    };
+}
+
+/// Launches a kernel with so many blocks of threads; without blocks there is nothing to compute.
+macro_rules! launch {
+    ($device:expr, $name:expr, $blocks:expr, $threads:expr, $($argument:expr),+) => {
+        if $blocks > 0 {
+            let function = $device.get_or_load_custom_func($name, "ghostlab", compiled()?)?;
+            let [grid_dim, block_dim] = [$blocks, $threads].map(|count| (count as u32, 1, 1));
+            let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
+            // SAFETY: the kernel has such arguments; `out` has as many numbers as it writes, the others as it reads.
+            unsafe { function.builder()$(.arg($argument))+.launch(config) }.w()?;
+        }
+    };
+}
+
+/// Numbers of a tensor without gaps on a device.
+struct On<'a>(&'a CudaStorage, &'a Layout);
+
+impl On<'_> {
+    fn view<T: Number>(&self) -> candle_core::Result<CudaView<'_, T>> {
+        Ok(self.0.as_cuda_slice::<T>()?.slice(self.1.start_offset()..))
+    }
+
+    /// Of the last dimension.
+    fn width(&self) -> usize {
+        self.1.dims().last().copied().unwrap_or(1)
+    }
+
+    fn count(&self) -> usize {
+        self.1.shape().elem_count()
+    }
+
+    /// Room for so many numbers.
+    fn room<T: Number>(&self, count: usize) -> candle_core::Result<CudaSlice<T>> {
+        // SAFETY: every kernel here writes all of what it is given before anybody reads it.
+        unsafe { self.0.device().alloc::<T>(count) }
+    }
+
+    fn stored<T: Number>(&self, out: CudaSlice<T>) -> CudaStorage {
+        T::wrap_cuda_slice(out, self.0.device().clone())
+    }
+}
+
+type Done = candle_core::Result<(CudaStorage, Shape)>;
+type Here = candle_core::Result<(CpuStorage, Shape)>;
+
+fn not_here() -> Here {
+    Err(Error::msg("a kernel for CUDA was given what stands in this machine's memory"))
+}
+
+/// What a warp has.
+const WARP: usize = 32;
+/// Threads of a block that has several rows, or numbers of any.
+const THREADS: usize = 256;
+
+struct Norm {
+    eps: f32,
+}
+
+impl Norm {
+    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> Done {
+        let (width, out) = (x.width(), x.room::<T>(x.count())?);
+        let threads = if width > THREADS { THREADS } else { WARP };
+        launch!(
+            x.0.device(),
+            &format!("rms_norm_{}", T::NAME),
+            x.count() / width.max(1),
+            threads,
+            &x.view::<T>()?,
+            &weight.view::<f32>()?,
+            &out,
+            &(width as u32),
+            &self.eps
+        );
+        Ok((x.stored(out), x.1.shape().clone()))
+    }
+}
+
+impl CustomOp2 for Norm {
+    fn name(&self) -> &'static str {
+        "rms_norm"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(&self, x: &CudaStorage, of_x: &Layout, weight: &CudaStorage, of_weight: &Layout) -> Done {
+        by_type!(x, self.run(&On(x, of_x), &On(weight, of_weight)))
+    }
+}
+
+struct Rotate;
+
+impl Rotate {
+    fn run<T: Number>(&self, x: &On<'_>, cos: &On<'_>, sin: &On<'_>) -> Done {
+        let ((_, heads, width), out) = (x.1.shape().dims3()?, x.room::<T>(x.count())?);
+        let count = x.count() / 2;
+        launch!(
+            x.0.device(),
+            &format!("rotate_{}", T::NAME),
+            count.div_ceil(THREADS),
+            THREADS,
+            &x.view::<T>()?,
+            &cos.view::<f32>()?,
+            &sin.view::<f32>()?,
+            &out,
+            &(count as u32),
+            &(heads as u32),
+            &(width as u32 / 2)
+        );
+        Ok((x.stored(out), x.1.shape().clone()))
+    }
+}
+
+impl CustomOp3 for Rotate {
+    fn name(&self) -> &'static str {
+        "rotate"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        of_x: &Layout,
+        cos: &CudaStorage,
+        of_cos: &Layout,
+        sin: &CudaStorage,
+        of_sin: &Layout,
+    ) -> Done {
+        by_type!(x, self.run(&On(x, of_x), &On(cos, of_cos), &On(sin, of_sin)))
+    }
+}
+
+struct Weights(Scores);
+
+impl Weights {
+    fn run<T: Number>(&self, scores: &On<'_>, mask: &On<'_>) -> Done {
+        let (queries, keys) = mask.1.shape().dims2()?;
+        let (rows, out) = (scores.count() / keys.max(1), scores.room::<T>(scores.count())?);
+        launch!(
+            scores.0.device(),
+            &format!("weights_{}", T::NAME),
+            rows.div_ceil(THREADS / WARP),
+            THREADS,
+            &scores.view::<T>()?,
+            &mask.view::<f32>()?,
+            &out,
+            &(rows as u32),
+            &(queries as u32),
+            &(keys as u32),
+            &(self.0.scale as f32),
+            &self.0.cap.unwrap_or(0.0)
+        );
+        Ok((scores.stored(out), scores.1.shape().clone()))
+    }
+}
+
+impl CustomOp2 for Weights {
+    fn name(&self) -> &'static str {
+        "weights"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(&self, scores: &CudaStorage, of_scores: &Layout, mask: &CudaStorage, of_mask: &Layout) -> Done {
+        by_type!(scores, self.run(&On(scores, of_scores), &On(mask, of_mask)))
+    }
+}
+
+struct SiluMul;
+
+impl SiluMul {
+    fn run<T: Number>(&self, gate: &On<'_>, up: &On<'_>) -> Done {
+        let out = gate.room::<T>(gate.count())?;
+        launch!(
+            gate.0.device(),
+            &format!("silu_mul_{}", T::NAME),
+            gate.count().div_ceil(THREADS),
+            THREADS,
+            &gate.view::<T>()?,
+            &up.view::<T>()?,
+            &out,
+            &(gate.count() as u64)
+        );
+        Ok((gate.stored(out), gate.1.shape().clone()))
+    }
+}
+
+impl CustomOp2 for SiluMul {
+    fn name(&self) -> &'static str {
+        "silu_mul"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(&self, gate: &CudaStorage, of_gate: &Layout, up: &CudaStorage, of_up: &Layout) -> Done {
+        by_type!(gate, self.run(&On(gate, of_gate), &On(up, of_up)))
+    }
+}
+
+struct HeadRows;
+
+impl CustomOp1 for HeadRows {
+    fn name(&self) -> &'static str {
+        "head_rows"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(&self, logits: &CudaStorage, of_logits: &Layout) -> Done {
+        let logits = On(logits, of_logits);
+        let (rows, vocab) = of_logits.shape().dims2()?;
+        let mut out = logits.room::<f32>(2 * rows)?;
+        let (mut denominators, mut likeliest) = out.split_at_mut(rows);
+        launch!(
+            logits.0.device(),
+            "head_rows",
+            rows,
+            1024,
+            &logits.view::<f32>()?,
+            &(vocab as u32),
+            &mut denominators,
+            &mut likeliest
+        );
+        Ok((logits.stored(out), (2, rows).into()))
+    }
+}
+
+struct WideLinear;
+
+impl WideLinear {
+    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> Done {
+        let ((rows, inner), (outer, _)) = (x.1.shape().dims2()?, weight.1.shape().dims2()?);
+        let device = x.0.device();
+        let mut out = x.room::<f32>(rows * outer)?;
+        {
+            let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
+            let (of_x, of_weight) = (x.view::<T>()?, weight.view::<T>()?);
+            let ((x, _read_x), (weight, _read_weight)) = (of_x.device_ptr(&stream), of_weight.device_ptr(&stream));
+            let (out, _written) = out.device_ptr_mut(&stream);
+            let [m, n, k] = [outer, rows, inner].map(|count| count as i32);
+            let (one, none) = (1.0f32, 0.0f32);
+            // Matrices stand column by column there: outᵀ [outer, rows] = (weightᵀ)ᵀ·xᵀ.
+            // SAFETY: the pointers are of so many numbers of such types, and live until the product is launched.
+            unsafe {
+                gemm_ex(
+                    *blas.handle(),
+                    sys::cublasOperation_t::CUBLAS_OP_T,
+                    sys::cublasOperation_t::CUBLAS_OP_N,
+                    m,
+                    n,
+                    k,
+                    std::ptr::from_ref(&one).cast(),
+                    weight as *const _,
+                    T::KIND,
+                    k,
+                    x as *const _,
+                    T::KIND,
+                    k,
+                    std::ptr::from_ref(&none).cast(),
+                    out as *mut _,
+                    f32::KIND,
+                    m,
+                    sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                    sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT_TENSOR_OP,
+                )
+            }
+            .w()?;
+        }
+        Ok((x.stored(out), (rows, outer).into()))
+    }
+}
+
+impl CustomOp2 for WideLinear {
+    fn name(&self) -> &'static str {
+        "wide_linear"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(&self, x: &CudaStorage, of_x: &Layout, weight: &CudaStorage, of_weight: &Layout) -> Done {
+        by_type!(x, self.run(&On(x, of_x), &On(weight, of_weight)))
+    }
+}
