@@ -166,7 +166,10 @@ fn of_backbone(
             total.cost.shared += pass;
             continue;
         }
-        let mut cost = operator::cost(config, &load, pass, [own.len(), missing.len()]);
+        let solves =
+            |of: &[&Variant]| of.iter().filter_map(|of| solving(plan.grid, backbone, of, &load, state)).collect();
+        let (all, left): (Vec<f64>, Vec<f64>) = (solves(&own), solves(&missing));
+        let mut cost = operator::cost(config, pass, &all, &left);
         for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state) {
             cost += scores::trial_cost(config, &sets, left, &load);
         }
@@ -241,6 +244,16 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
 fn middle(layers: usize, depth: usize) -> Vec<usize> {
     let start = layers.saturating_sub(depth) / 2;
     (start..start + depth).collect()
+}
+
+/// What solving a variant's operators takes; none of a variant that has none. Of layers that are not chosen yet one region is
+/// taken to go.
+fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load, state: &StoreState) -> Option<f64> {
+    let cell = &grid.cells[variant.cell];
+    let recovery = &*cell.recovery.as_ref()?.rule;
+    let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
+    let spans = operator::spans(recovery, known.unwrap_or_else(|| vec![(0, cell.depth)])).count();
+    Some(operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
 /// The perplexities that a criterion measures on one calibration, each without some layers.

@@ -10,6 +10,7 @@ use super::{distilled, tokens};
 use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
+use crate::model::Load;
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Variant};
 use crate::work::context::{CalibrationJob, Context, Hold};
 use crate::work::event::WorkKind;
@@ -152,7 +153,13 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     }
     let (count, tokens) = (lacking.len(), job.shape.sequences * job.shape.length);
     let label = format!("solve {count} operators, {}", job.label);
-    let flops = count as f64 * solve_flops(job.shape.channels, tokens);
+    let (config, load) = (&job.backbone.config, Load::windows(tokens, job.shape.length));
+    let solving = |&(variant, selection, _): &(&Variant, &Selection, _)| {
+        let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
+        let spans = operator::spans(recovery, selection.regions()).count();
+        Ok(solve_flops(config, recovery, &load, variant.fitted, spans))
+    };
+    let flops = lacking.iter().map(solving).sum::<Result<f64>>()?;
     let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
     for (variant, selection, key) in lacking {
         match operator::solve(job, variant, selection, activations, key) {

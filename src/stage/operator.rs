@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::identity::RepairId;
 use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
-use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
+use crate::recovery::{self, Boundary, Place, Recovery, Repair, RepairMetrics, Span, System, WIDE};
 use crate::work::backbone::Variant;
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
@@ -95,23 +95,35 @@ impl Needs {
     }
 }
 
-/// What repairing variants on one calibration takes, `all` and those that are missing: a pass, and solving each.
-pub fn cost(config: &Config, load: &Load, pass: f64, [all, missing]: [usize; 2]) -> Cost {
-    let solve = solve_flops(config.hidden, load.tokens);
+/// What repairing variants on one calibration takes: a pass, and what solving `all` takes and those that are `missing`.
+pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
+    let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
-        separate: all as f64 * (pass + solve),
-        shared: pass + all as f64 * solve,
-        left: if missing > 0 { pass + missing as f64 * solve } else { 0.0 },
-        disk: missing as u64 * matrix_bytes(config),
+        separate: all.len() as f64 * pass + every,
+        shared: pass + every,
+        left: if missing.is_empty() { 0.0 } else { pass + left },
+        disk: missing.len() as u64 * matrix_bytes(config),
         inodes: 0,
     }
 }
 
-/// What solving takes: sums, a factorisation, and measuring the result.
-pub fn solve_flops(channels: usize, tokens: usize) -> f64 {
-    let c = channels as f64;
-    6.0 * tokens as f64 * c * c + 10.0 * c.powi(3)
+/// What solving operators at so many spans takes, in floating-point operations, and measuring them: `fitted` of the
+/// calibration's sequences make an operator, `load` is all of it.
+pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
+    let (c, tokens) = (config.hidden as f64, load.tokens as f64);
+    let product = 2.0 * tokens * c * c * WIDE;
+    let measured = MEASURED * tokens * c
+        + match recovery.place() {
+            Place::Nothing => 0.0,
+            Place::Branch | Place::Stream => product,
+            // The layer before runs again.
+            Place::Rows => activations::pass_flops(config, load) / config.layers as f64,
+        };
+    spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
 }
+
+/// What measuring takes for a number of what enters a span, in floating-point operations.
+const MEASURED: f64 = 250.0;
 
 /// Bytes of one matrix.
 pub fn matrix_bytes(config: &Config) -> u64 {

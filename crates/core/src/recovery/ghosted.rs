@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
 use super::least_squares::{self, Ridge, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry};
+use super::method::{Fitted, Recovery, RecoveryEntry, WIDE, least_squares_operations};
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
@@ -74,6 +74,17 @@ impl Recovery for Ghosted {
 
     fn fitted_on(&self, _: bool) -> Fitted {
         Fitted::First
+    }
+
+    fn operations(&self, channels: usize, rows: usize) -> f64 {
+        let cube = (channels as f64).powi(3);
+        match (self.solver, self.ridge) {
+            (Solver::Normal, Ridge::Fixed(_)) => least_squares_operations(channels, rows),
+            // All candidates are solved on what is not held out.
+            (Solver::Normal, Ridge::Auto) => least_squares_operations(channels, rows) + 20.0 * WIDE * cube,
+            // Reflections of X with Δ beside it, and the decomposition of what is left.
+            (Solver::Svd, _) => WIDE * (6.0 * rows as f64 * (channels as f64).powi(2) + 30.0 * cube),
+        }
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

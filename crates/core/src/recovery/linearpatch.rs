@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{Fitted, Recovery, RecoveryEntry};
+use super::method::{Fitted, READ, Recovery, RecoveryEntry};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
@@ -69,6 +69,12 @@ impl Recovery for LinearPatch {
     /// As the reference code does (design §1): it asks the criterion, not the layers that were picked.
     fn fitted_on(&self, one_block: bool) -> Fitted {
         if one_block && self.placement == Placement::Region { Fitted::All } else { Fitted::First }
+    }
+
+    fn operations(&self, channels: usize, rows: usize) -> f64 {
+        // Of a rotated stream each number goes through the transform's steps before.
+        let turned = if self.rotate { READ / 2.0 * (channels as f64).log2() } else { 0.0 };
+        2.0 * (READ + turned) * (rows * channels) as f64
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

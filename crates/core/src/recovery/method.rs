@@ -49,11 +49,31 @@ pub trait Recovery: Send + Sync {
         Fitted::All
     }
 
+    /// About what [`Self::solve`] takes on so many rows, in floating-point operations as products in f32 do them: those in f64
+    /// count [`WIDE`] times, and numbers that are handled one by one as many as would be done meanwhile. By default a
+    /// least-squares problem in f64.
+    fn operations(&self, channels: usize, rows: usize) -> f64 {
+        least_squares_operations(channels, rows)
+    }
+
     /// The repair of one span.
     ///
     /// # Errors
     /// The activations do not determine one.
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution>;
+}
+
+/// How many operations of a product in f32 one in f64 takes as long as.
+pub const WIDE: f64 = 2.0;
+/// How many a number takes that is read and widened, or whose size is summed, measured with two cores at 90 GFLOP/s.
+pub(super) const READ: f64 = 50.0;
+
+/// What a least-squares problem in f64 takes.
+pub(super) fn least_squares_operations(channels: usize, rows: usize) -> f64 {
+    let (c, rows) = (channels as f64, rows as f64);
+    // Half of XᵀX, XᵀY; widening both; a factorisation with two solves, and all eigenvalues of what is small.
+    let eigenvalues = 350.0 * c.min(512.0).powi(3);
+    3.0 * WIDE * rows * c * c + 6.0 * READ * rows * c + 3.0 * WIDE * c.powi(3) + eigenvalues
 }
 
 /// Where a method's repair stands: what an architecture can take into its weights depends on it.

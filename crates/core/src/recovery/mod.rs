@@ -27,7 +27,7 @@ use crate::quantity::MOST_TOKENS;
 
 pub use boundary::{Boundary, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
-pub use method::{Fitted, Place, Recovery};
+pub use method::{Fitted, Place, Recovery, WIDE};
 pub use none::NAME as NONE;
 pub use repair_metrics::RepairMetrics;
 

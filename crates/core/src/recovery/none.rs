@@ -29,6 +29,10 @@ impl Recovery for None {
         Place::Nothing
     }
 
+    fn operations(&self, _: usize, _: usize) -> f64 {
+        0.0
+    }
+
     fn solve(&self, _: &Boundary<'_>) -> Result<Solution> {
         Ok(Solution::of(Repair::Cut))
     }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{Place, Recovery, RecoveryEntry};
+use super::method::{Place, READ, Recovery, RecoveryEntry};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Operator, Sublayer};
@@ -107,6 +107,10 @@ impl Recovery for PruneAndComp {
                 span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain(around).collect()
             }
         }
+    }
+
+    fn operations(&self, channels: usize, rows: usize) -> f64 {
+        2.0 * READ * (rows * channels) as f64
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

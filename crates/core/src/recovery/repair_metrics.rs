@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Repair};
@@ -40,18 +41,21 @@ impl RepairMetrics {
         let m = difference_to_identity(channels, repair.operator().map(AsRef::as_ref))?;
         let mut absolute = vec![0.0f64; channels];
         let (mut residual, mut delta_square, mut rows) = (0.0, 0.0, 0usize);
-        for block in blocks(boundary, repair) {
-            let error = error(boundary, repair, &m, block.clone())?; // [rows, C]
-            for row in error.chunks_exact(channels) {
-                for (sum, e) in absolute.iter_mut().zip(row) {
-                    *sum += e.abs();
-                    residual += e * e;
+        // Some blocks side by side; they are summed one after the other, so that threads change nothing.
+        for some in blocks(boundary, repair).chunks(2 * rayon::current_num_threads()) {
+            let errors = some.par_iter().map(|block| error(boundary, repair, &m, block.clone())); // [rows, C] each
+            for (block, error) in some.iter().zip(errors.collect::<Result<Vec<_>>>()?) {
+                for row in error.chunks_exact(channels) {
+                    for (sum, e) in absolute.iter_mut().zip(row) {
+                        *sum += e.abs();
+                        residual += e * e;
+                    }
                 }
+                let (pre, post) = (boundary.pre(block.clone())?, boundary.post(block.clone())?);
+                delta_square +=
+                    pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
+                rows += block.len();
             }
-            let (pre, post) = (boundary.pre(block.clone())?, boundary.post(block.clone())?);
-            delta_square +=
-                pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
-            rows += block.len();
         }
         let half = |sign: f64| {
             let square = |i: usize, j: usize| ((m[i * channels + j] + sign * m[j * channels + i]) / 2.0).powi(2);
