@@ -6,6 +6,7 @@
 //! docs/cluster.md for so many workers.
 #![allow(clippy::disallowed_macros, reason = "figures for docs/cluster.md")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::model::{
     ResidualStream, Step as ProgramStep, Trie,
 };
 use crate::plan::job_costs;
-use crate::stage;
+use crate::stage::{self, operator::solve_flops};
 
 #[path = "../../../crates/store/tests/simulated/mod.rs"]
 mod simulated;
@@ -219,6 +220,18 @@ impl RunState {
         job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
+    /// What the cost model takes for solving each operator, by the hash of its key.
+    fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
+        let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
+        let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
+        let of = |variant: &Variant| {
+            let recovery = &*plan.grid.cells[variant.cell].recovery.as_ref()?.rule;
+            let flops = solve_flops(&self.shape, recovery, &load, variant.fitted, 1);
+            Some((variant.operator.as_ref()?.hash().to_string(), flops))
+        };
+        plan.variants().filter_map(|(_, variant)| of(variant)).collect()
+    }
+
     fn play(&self, workers: usize, weather: Weather) -> Played {
         let server = Arc::<Server>::default();
         let plan = self.plan(&server);
@@ -267,12 +280,12 @@ impl RunState {
             worker,
             tally: Arc::clone(tally),
         });
-        let solving = Arc::clone(&pace);
-        let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
+        let (solving, solves) = (Arc::clone(&pace), self.solves(plan));
         // What the cost model takes for solving, when an operator is put in its place.
         let told = move |place: &Path| {
-            if place.to_string_lossy().contains("/operator-v") {
-                solving.solve((sequences * LENGTH * solving.scale) as f64);
+            let name = place.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(flops) = solves.get(&*name).filter(|_| place.to_string_lossy().contains("/operator-v")) {
+                solving.spend(flops / FLOPS);
             }
         };
         let at = Some((Arc::clone(time), worker));
@@ -383,11 +396,6 @@ impl Pace {
         };
         let flops = |batch: &Batch| trie.flops(&self.shape, &load(batch)).shared;
         self.spend(batches.iter().map(flops).sum::<f64>() / FLOPS);
-    }
-
-    fn solve(&self, tokens: f64) {
-        let c = self.shape.hidden as f64;
-        self.spend((6.0 * tokens * c * c + 10.0 * c.powi(3)) / FLOPS);
     }
 }
 
