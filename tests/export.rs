@@ -157,9 +157,9 @@ fn an_operator_on_the_stream_stands_beside_the_weights_and_says_so() {
     }
 }
 
-/// What definitions ask is no part of a checkpoint: it is neither read nor scored for one, and its numbers are on the card.
+/// What definitions ask is no part of a checkpoint: it is not scored for one, and what is known of it is on the card.
 #[test]
-fn a_cell_of_a_grid_of_definitions_alone_is_exported_without_them_and_then_with_their_numbers() {
+fn a_cell_of_a_grid_of_definitions_alone_is_exported_unscored_and_then_with_their_numbers() {
     let world = World::new();
     let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7), "label": at % 2}).to_string() + "\n";
     fs::create_dir(world.path("rows")).unwrap();
@@ -173,10 +173,8 @@ fn a_cell_of_a_grid_of_definitions_alone_is_exported_without_them_and_then_with_
     let asked = "  tasks: [{definition: made.yaml, data: rows}]\n";
     world.write("grid.yaml", grid.replace("  perplexity:\n    - {corpus: test, length: 64}\n", asked));
     let card = |name: &str| fs::read_to_string(world.path(name).join("README.md")).unwrap();
-    fs::rename(world.path("rows"), world.path("away")).unwrap();
     export(&world, "depth/1/none", "before", &[]);
     assert!(card("before").contains("Not scored"), "{}", card("before"));
-    fs::rename(world.path("away"), world.path("rows")).unwrap();
     world.runs(&[]);
     export(&world, "depth/1/none", "after", &[]);
     assert!(card("after").contains("made version") && !card("after").contains("Not scored"), "{}", card("after"));
