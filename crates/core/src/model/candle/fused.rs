@@ -1,6 +1,7 @@
 //! Operations of a layer through which no gradient goes: each in one pass over memory, where the plain forms take four or five.
 //!
-//! candle's own fused kernels on a device. On the CPU, where those go one number after the other, this crate's.
+//! candle's own fused kernels on a device; but on CUDA those of `cuda.rs`, which `ops.rs` asks first. On the CPU, where candle's
+//! go one number after the other, this crate's.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Shape, Tensor};
 use rayon::prelude::*;
