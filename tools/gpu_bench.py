@@ -252,26 +252,6 @@ def timed(bench, once):
     return (time.monotonic() - started) / rounds
 
 
-def decoding_of_transformers(bench, model, dtype, prompt, batches, new):
-    """Milliseconds of a prefill, and greedy tokens a second behind it, by `generate` with its cache."""
-    try:
-        import torch
-
-        loaded = loaded_by_transformers(bench, model, dtype)
-    except ImportError as error:
-        return f"left out: {error}"
-    found = {}
-    for batch in batches:
-        ids = torch.randint(0, 200, (batch, prompt), device=bench.given.device)
-
-        def generate(count):
-            loaded.generate(ids, do_sample=False, min_new_tokens=count, max_new_tokens=count, attention_mask=torch.ones_like(ids))
-
-        one, all_of_them = timed(bench, lambda: generate(1)), timed(bench, lambda: generate(1 + new))
-        found |= {f"prefill_ms {prompt}×{batch}": 1e3 * one, f"decode tokens/s {prompt}×{batch}": batch * new / (all_of_them - one)}
-    return found
-
-
 def tasks(bench, found):
     """Nine tasks of the dense backbone, from nothing to scores."""
     files = [TINY / f"tasks/{task}.jsonl.gz" for task in TASKS]
@@ -284,8 +264,8 @@ def tasks(bench, found):
 
 
 def latency(bench, found):
-    """Prefill and decoding of dense, pruned and repaired, as a grid measures them, beside transformers."""
-    length, batches, new = bench.size(512, 64), [1, bench.size(16, 2)], bench.size(16, 4)
+    """Prefill times of dense, pruned and repaired, as a grid measures them."""
+    length, batches = bench.size(512, 64), [1, bench.size(16, 2)]
     for name, model in [("trained", bench.backbone), ("wide", wide(bench))]:
         if model is None:
             continue
@@ -293,7 +273,7 @@ def latency(bench, found):
         content = tiny_grid(bench)
         content |= {"backbones": {"m": {"path": str(model)}}, "backbone": ["m"], "depth": depth, "recovery": ["none", "ghosted"]}
         content["calibration"] = content["calibration"] | bench.size({"sequences": 32}, {})
-        content["evaluate"] = {"latency": {"length": length, "batch": batches, "decode": new}}
+        content["evaluate"] = {"latency": {"length": length, "batch": batches}}
         # Wide layers would take a processor minutes.
         own = {"own kernels, f32": bench.CPU} if name == "trained" else {}
         sides = own | {bench.name("bf16"): bench.device("bf16")}
@@ -301,10 +281,9 @@ def latency(bench, found):
             _, results, _ = bench.grid(f"latency-{name}-{place}", content, engine)
             with open(results / "results.csv") as file:
                 rows = list(csv.DictReader(file))
-            times = [key for key in rows[0] if key.startswith(("prefill", "decode", "speedup"))]
+            times = [key for key in rows[0] if key.startswith(("prefill_ms", "speedup"))]
             of[side] = {row["recovery"] or "dense": {key: row[key] for key in times} for row in rows}
             of[side]["machine"] = machine_of(results)
-        of[f"transformers on {bench.given.device}, bf16"] = decoding_of_transformers(bench, model, "bf16", length, batches, new)
     return []
 
 
