@@ -5,12 +5,10 @@
 //! loops, do the same: a product of two bf16 is exact in f32, and all add that of `2k + 1` before that of `2k`, so that
 //! results are the same to the bit on every processor, but for numbers below 1e-38.
 
-use std::ops::Range;
-
 use super::gemm::MatrixView;
+use super::panels::{Kind, LANES, TileOut};
 #[cfg(target_arch = "x86_64")]
-use super::panels::by_rows;
-use super::panels::{Kind, LANES, ROWS, TileOut};
+use super::panels::{ROWS, by_rows, tiles};
 use super::simd;
 
 /// Weights in bf16, pairs of them in one word.
@@ -51,9 +49,8 @@ impl Kind for Bf16 {
     }
 
     #[inline]
-    fn multiply(rows: &PairedRows, block: Range<usize>, panel: &[u32], out: TileOut<'_>) {
-        let words = &rows.words[block.start * rows.width..block.end * rows.width];
-        Bf16Tile::best().multiply(words, rows.width, panel, block.len(), out);
+    fn multiply(rows: &PairedRows, height: usize, panel: &[u32], out: TileOut<'_>) {
+        Bf16Tile::best().multiply(&rows.words, rows.width, panel, height, out);
     }
 }
 
@@ -79,12 +76,12 @@ pub(crate) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
     words.extend(rest.iter().map(|&last| pair(last, 0.0)));
 }
 
-/// Up to 8 rows of pairs with one panel, to rows of `out` whose starts lie `stride` apart. Other shapes panic.
+/// Rows of pairs with one panel, to rows of `out` whose starts lie `stride` apart. Other shapes panic.
 ///
 /// # Shapes
 /// `words [rows, width]`, `panel [width, 32]`.
 pub(crate) fn tile(words: &[u32], rows: usize, panel: &[u32], (out, stride): (&mut [f32], usize), adds: bool) {
-    Bf16Tile::best().multiply(words, panel.len() / LANES, panel, rows, TileOut::new(out, stride, adds));
+    Bf16Tile::best().multiply(words, panel.len() / LANES, panel, rows, TileOut::new(out, [LANES, stride], adds));
 }
 
 /// How a tile is multiplied on this processor.
@@ -111,13 +108,13 @@ impl Bf16Tile {
         Self::Plain
     }
 
-    /// Up to 8 rows with one panel.
+    /// Rows with one panel.
     ///
     /// # Shapes
     /// `words [rows, width]`, `panel [width, 32]`; panics where there are fewer.
     #[inline]
     fn multiply(self, words: &[u32], width: usize, panel: &[u32], rows: usize, mut out: TileOut<'_>) {
-        assert!(words.len() == rows * width && panel.len() == width * LANES && (1..=ROWS).contains(&rows));
+        assert!(words.len() == rows * width && panel.len() == width * LANES);
         match self {
             Self::Plain => {
                 for (index, row) in words.chunks_exact(width.max(1)).enumerate() {
@@ -128,23 +125,23 @@ impl Bf16Tile {
             // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
             // that are written.
             Self::Avx512Bf16 => unsafe {
-                let (place, adds) = (out.rows(rows), out.adds);
-                by_rows!(rows, avx512::rows(words, width, panel, place, adds));
+                let ((first, stride), adds) = (out.rows(rows), out.adds);
+                for top in (0..rows).step_by(ROWS) {
+                    let (words, place) = (&words[top * width..], (first.add(top * stride), stride));
+                    let height = ROWS.min(rows - top);
+                    by_rows!(height, [1 2 3 4 5 6 7 8], (avx512::rows), (words, width, panel, place, adds));
+                }
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; rows and columns further on lie their own sums.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows), out.adds);
-                // Half of the sums of four rows fill half of the registers; half a panel stays in the nearest cache.
+                // Half of the sums of four rows fill half of the registers; half a panel stays in a near cache.
                 for column in [0, LANES / 2] {
-                    for top in (0..rows).step_by(4) {
-                        let (words, place) = (&words[top * width..], (first.add(top * stride), stride));
-                        match rows - top {
-                            1 => avx2::rows::<1>(words, width, panel, column, place, adds),
-                            2 => avx2::rows::<2>(words, width, panel, column, place, adds),
-                            3 => avx2::rows::<3>(words, width, panel, column, place, adds),
-                            _ => avx2::rows::<4>(words, width, panel, column, place, adds),
-                        }
+                    for tile in tiles(rows, 4) {
+                        let place = (first.add(tile.start * stride), stride);
+                        let words = &words[tile.start * width..];
+                        by_rows!(tile.len(), [1 2 3 4], (avx2::rows), (words, width, panel, column, place, adds));
                     }
                 }
             },
@@ -345,17 +342,17 @@ mod tests {
         }
         let width = Bf16::depth(inner);
         let Some(panel) = matrix.words().chunks_exact(width * LANES).next() else { panic!("no panel") };
-        let words = Bf16::rows(MatrixView::rows(&x[..ROWS * inner], ROWS, inner)).words;
+        let words = Bf16::rows(MatrixView::rows(&x, 37, inner)).words;
         let mut tiles = vec![Bf16Tile::best()];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             tiles.push(Bf16Tile::Avx2);
         }
-        for (rows, adds) in (1..=ROWS).flat_map(|rows| [(rows, false), (rows, true)]) {
+        for (rows, adds) in (1..=19).flat_map(|rows| [(rows, false), (rows, true)]) {
             let sums = |tile: Bf16Tile| {
-                let mut sums = [0.5; LANES * ROWS];
-                tile.multiply(&words[..rows * width], width, panel, rows, TileOut::new(&mut sums, LANES, adds));
-                sums.map(f32::to_bits)
+                let mut sums = vec![0.5f32; LANES * rows];
+                tile.multiply(&words[..rows * width], width, panel, rows, TileOut::new(&mut sums, [LANES; 2], adds));
+                sums.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };
             assert!(tiles.iter().all(|&tile| sums(tile) == sums(Bf16Tile::Plain)), "{rows} rows");
         }

@@ -1,11 +1,9 @@
 //! Products with weights in f32: the tiles of [`super::panels`], by the instructions that the processor has.
 
-use std::ops::Range;
-
 use super::gemm::MatrixView;
+use super::panels::{Kind, LANES, TileOut, piece};
 #[cfg(target_arch = "x86_64")]
-use super::panels::by_rows;
-use super::panels::{Kind, LANES, ROWS, TileOut, piece};
+use super::panels::{ROWS, by_rows, tiles};
 
 /// Weights in f32.
 pub(crate) struct F32;
@@ -15,17 +13,21 @@ impl Kind for F32 {
     /// As they are: each number is read once for a panel, and stands in the cache for the next.
     type Rows<'x> = MatrixView<'x, f32>;
 
+    fn lanes() -> usize {
+        F32Tile::best().lanes()
+    }
+
     fn depth(inner: usize) -> usize {
         inner
     }
 
     #[inline(always)]
     fn lay(row: &[f32], column: usize, panel: &mut [f32]) {
-        panel.chunks_exact_mut(LANES).zip(row).for_each(|(line, &number)| line[column] = number);
+        panel.chunks_exact_mut(Self::lanes()).zip(row).for_each(|(line, &number)| line[column] = number);
     }
 
     fn number(panel: &[f32], k: usize, column: usize) -> f32 {
-        panel[k * LANES + column]
+        panel[k * Self::lanes() + column]
     }
 
     fn rows(x: MatrixView<'_, f32>) -> MatrixView<'_, f32> {
@@ -33,8 +35,8 @@ impl Kind for F32 {
     }
 
     #[inline]
-    fn multiply(rows: &MatrixView<'_, f32>, block: Range<usize>, panel: &[f32], out: TileOut<'_>) {
-        F32Tile::best().multiply(rows.block(block.clone()), block.len(), panel, piece(rows.width()), out);
+    fn multiply(rows: &MatrixView<'_, f32>, height: usize, panel: &[f32], out: TileOut<'_>) {
+        F32Tile::best().multiply(rows.elements(), height, panel, piece(rows.width()), out);
     }
 }
 
@@ -62,46 +64,59 @@ impl F32Tile {
         Self::Plain
     }
 
-    /// Up to 8 rows with one panel, in pieces of so many numbers along `inner`. The rows' starts lie a stride apart.
+    /// Columns of a panel. Half as many where registers hold half as many numbers: each line of the panel lies behind the one
+    /// before, and a piece of it in the nearest cache.
+    #[inline]
+    fn lanes(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => LANES / 2,
+            _ => LANES,
+        }
+    }
+
+    /// Rows with one panel, in pieces of so many numbers along `inner`. The rows' starts lie a stride apart.
     ///
     /// # Shapes
-    /// `x [rows, inner]`, `panel [inner, 32]`; panics where there are fewer.
+    /// `x [rows, inner]`, `panel [inner, lanes]`; panics where there are fewer.
     #[inline]
     fn multiply(self, x: (&[f32], usize), rows: usize, panel: &[f32], piece: usize, mut out: TileOut<'_>) {
-        let (inner, (numbers, apart)) = (panel.len() / LANES, x);
-        assert!((1..=ROWS).contains(&rows) && (rows - 1) * apart + inner <= numbers.len());
+        let (inner, (numbers, apart)) = (panel.len() / self.lanes(), x);
+        assert!(rows > 0 && (rows - 1) * apart + inner <= numbers.len());
+        // A piece of a panel stays in a near cache for all rows.
+        for (index, panel) in panel.chunks(piece * self.lanes()).enumerate() {
+            self.multiply_piece((&numbers[index * piece..], apart), rows, panel, &mut out);
+            out.adds = true;
+        }
+    }
+
+    /// The same of one piece.
+    ///
+    /// # Shapes
+    /// `x [rows, piece]`, `panel [piece, lanes]`.
+    #[inline]
+    fn multiply_piece(self, (x, apart): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
+        assert!((rows - 1) * apart + panel.len() / self.lanes() <= x.len());
         match self {
-            Self::Plain => plain(x, rows, panel, piece, out),
+            Self::Plain => plain((x, apart), rows, panel, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
             // that are written.
             Self::Avx512 => unsafe {
-                let (place, adds) = (out.rows(rows), out.adds);
-                by_rows!(rows, x86::avx512(x, panel, 0, piece, place, adds));
+                let ((first, stride), adds) = (out.rows(rows), out.adds);
+                for top in (0..rows).step_by(ROWS) {
+                    let (x, place) = ((&x[top * apart..], apart), (first.add(top * stride), stride));
+                    let height = ROWS.min(rows - top);
+                    by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, panel, place, adds));
+                }
             },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above; rows and columns further on lie their own sums.
+            // SAFETY: as above. Of sixteen registers twelve hold the sums of six rows.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows), out.adds);
-                let at = |top: usize| ((&numbers[top * apart..], apart), (first.add(top * stride), stride));
-                let (x, place) = at(0);
-                match rows {
-                    1 => return x86::avx2_wide::<1>(x, panel, 0, piece, place, adds),
-                    2 => return x86::avx2_wide::<2>(x, panel, 0, piece, place, adds),
-                    _ => {}
-                }
-                // Sixteen registers hold half of the sums of four rows, and what they are made of. Half a panel stays in the
-                // nearest cache for the next four.
-                for column in [0, LANES / 2] {
-                    for top in (0..rows).step_by(4) {
-                        let (x, place) = at(top);
-                        match rows - top {
-                            1 => x86::avx2::<1>(x, panel, column, piece, place, adds),
-                            2 => x86::avx2::<2>(x, panel, column, piece, place, adds),
-                            3 => x86::avx2::<3>(x, panel, column, piece, place, adds),
-                            _ => x86::avx2::<4>(x, panel, column, piece, place, adds),
-                        }
-                    }
+                for tile in tiles(rows, 6) {
+                    let (x, place) = ((&x[tile.start * apart..], apart), (first.add(tile.start * stride), stride));
+                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, panel, place, adds));
                 }
             },
         }
@@ -110,22 +125,16 @@ impl F32Tile {
 
 /// Rows with a panel, on any processor. Where additions are not fused in hardware (x86 before 2013), they are two operations, as
 /// those of the `gemm` crate.
-fn plain((x, apart): (&[f32], usize), rows: usize, panel: &[f32], piece: usize, mut out: TileOut<'_>) {
+fn plain((x, apart): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
     let fused = |x: f32, weight: f32, sum: f32| {
         if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { x * weight + sum } else { x.mul_add(weight, sum) }
     };
-    let adds = out.adds;
     for (index, row) in (0..rows).map(|row| &x[row * apart..][..panel.len() / LANES]).enumerate() {
-        out.adds = adds;
-        let pieces = row.chunks(piece).zip(panel.chunks(piece * LANES));
-        for (row, panel) in pieces {
-            let mut parts = [0.0f32; LANES];
-            for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
-                parts.iter_mut().zip(weights).for_each(|(part, &weight)| *part = fused(x, weight, *part));
-            }
-            out.put(index, &parts);
-            out.adds = true;
+        let mut parts = [0.0f32; LANES];
+        for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
+            parts.iter_mut().zip(weights).for_each(|(part, &weight)| *part = fused(x, weight, *part));
         }
+        out.put(index, &parts);
     }
 }
 
@@ -136,67 +145,51 @@ mod x86 {
         _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
     };
 
-    use super::LANES;
-
-    /// Some columns of a tile, from `column` on: so many registers of so many numbers.
+    /// A tile: so many registers of so many numbers a row.
     macro_rules! tile {
-        ($name:ident, $features:literal, $registers:literal x $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
+        ($name:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
             /// # Safety
             /// The processor has the instructions; there are `R` rows, `apart` from start to start, each as long as the panel
-            /// has lines of 32; the columns end before 32; `out` is the place of the first row's sums and how far the others'
-            /// are apart, each 32 numbers long.
+            /// has lines of two registers; `out` is the place of the first row's sums and how far the others' are apart, each
+            /// as long as a line.
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name<const R: usize>(
                 (x, apart): (&[f32], usize),
                 panel: &[f32],
-                column: usize,
-                piece: usize,
                 (out, stride): (*mut f32, usize),
-                mut adds: bool,
+                adds: bool,
             ) {
-                let x = x.as_ptr();
-                let mut first = 0;
-                for panel in panel.chunks(piece * LANES) {
-                    let weights = panel.as_ptr();
-                    let mut parts = [[$zero(); $registers]; R];
-                    let lines = panel.len() / LANES;
-                    for k in 0..lines {
-                        let mut line = [$zero(); $registers];
-                        for (at, part) in line.iter_mut().enumerate() {
-                            // SAFETY: line `k` ends inside the panel.
-                            *part = unsafe { $load(weights.add(k * LANES + column + $width * at)) };
-                        }
-                        for (row, parts) in parts.iter_mut().enumerate() {
-                            // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
-                            let x = $set(unsafe { *x.add(row * apart + first + k) });
-                            for (part, weights) in parts.iter_mut().zip(line) {
-                                *part = $fused(x, weights, *part);
-                            }
+                let (x, weights) = (x.as_ptr(), panel.as_ptr());
+                let mut parts = [[$zero(); 2]; R];
+                for k in 0..panel.len() / (2 * $width) {
+                    // SAFETY: line `k` ends inside the panel.
+                    let line = [0, 1].map(|at| unsafe { $load(weights.add((2 * k + at) * $width)) });
+                    for (row, parts) in parts.iter_mut().enumerate() {
+                        // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
+                        let x = $set(unsafe { *x.add(row * apart + k) });
+                        for (part, weights) in parts.iter_mut().zip(line) {
+                            *part = $fused(x, weights, *part);
                         }
                     }
-                    for (row, parts) in parts.into_iter().enumerate() {
-                        for (at, part) in parts.into_iter().enumerate() {
-                            // SAFETY: the columns lie within a row's sums.
-                            unsafe {
-                                let out = out.add(row * stride + column + $width * at);
-                                let sum = if adds { $add($load(out), part) } else { part };
-                                $store(out, sum);
-                            }
+                }
+                for (row, parts) in parts.into_iter().enumerate() {
+                    for (at, part) in parts.into_iter().enumerate() {
+                        // SAFETY: the columns lie within a row's sums.
+                        unsafe {
+                            let out = out.add(row * stride + $width * at);
+                            let sum = if adds { $add($load(out), part) } else { part };
+                            $store(out, sum);
                         }
                     }
-                    adds = true;
-                    first += lines;
                 }
             }
         };
     }
 
     #[rustfmt::skip] // One line each.
-    tile!(avx512, "avx512f", 2 x 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps);
+    tile!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps);
     #[rustfmt::skip]
-    tile!(avx2, "avx2,fma", 2 x 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
-    #[rustfmt::skip]
-    tile!(avx2_wide, "avx2,fma", 4 x 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
+    tile!(avx2, "avx2,fma", 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
 }
 
 #[cfg(test)]
@@ -209,10 +202,14 @@ mod tests {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
     }
 
-    /// Eight rows of sums, pieces of 128 numbers, on top of one half.
-    fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> [f32; LANES * ROWS] {
-        let mut sums = [0.5; LANES * ROWS];
-        tile.multiply((x, panel.len() / LANES), rows, panel, 128, TileOut::new(&mut sums, LANES, adds));
+    /// Rows of sums, pieces of 128 numbers, on top of one half.
+    fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> Vec<f32> {
+        let mut sums = vec![0.5; LANES * rows];
+        let (lanes, inner) = (tile.lanes(), panel.len() / LANES);
+        for first in (0..LANES).step_by(lanes) {
+            let panel: Vec<f32> = panel.chunks(LANES).flat_map(|line| &line[first..first + lanes]).copied().collect();
+            tile.multiply((x, inner), rows, &panel, 128, TileOut::new(&mut sums[first..], [lanes, LANES], adds));
+        }
         sums
     }
 
@@ -262,9 +259,12 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
-            for (rows, adds) in (1..=ROWS).flat_map(|rows| [(rows, false), (rows, true)]) {
-                let [a, b] = [F32Tile::best(), F32Tile::Avx2].map(|tile| sums(tile, &x, rows, &panel, adds));
-                assert_eq!(a.map(f32::to_bits), b.map(f32::to_bits), "{rows} rows");
+            for (rows, adds) in (1..=27).flat_map(|rows| [(rows, false), (rows, true)]) {
+                let alone: Vec<f32> =
+                    (0..rows).flat_map(|row| sums(F32Tile::best(), &x[row * 300..], 1, &panel, adds)).collect();
+                for sums in [F32Tile::best(), F32Tile::Avx2].map(|tile| sums(tile, &x, rows, &panel, adds)) {
+                    assert!(sums.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
+                }
             }
         }
     }

@@ -76,14 +76,11 @@ impl<'a, T> MatrixView<'a, T> {
         }
     }
 
-    /// The elements from the first of some rows to the last, and how far the rows' starts lie apart.
-    pub(super) fn block(&self, rows: std::ops::Range<usize>) -> (&'a [T], usize) {
-        assert!(
-            rows.start < rows.end && rows.end <= self.rows && self.column_stride == 1,
-            "a matrix view has no such rows"
-        );
-        let last = (rows.end - 1) * self.row_stride + self.columns;
-        (&self.data[rows.start * self.row_stride..last], self.row_stride)
+    /// The elements from the first row to the last, and how far the rows' starts lie apart. A matrix without rows, or whose
+    /// rows are not whole, is a programming error and panics.
+    pub(super) fn elements(&self) -> (&'a [T], usize) {
+        assert!(self.rows > 0 && self.column_stride == 1, "a matrix view has no such rows");
+        (&self.data[..(self.rows - 1) * self.row_stride + self.columns], self.row_stride)
     }
 
     fn checked(self) -> Self {

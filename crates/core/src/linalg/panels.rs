@@ -11,56 +11,61 @@ use rayon::prelude::*;
 use super::gemm::{MatrixView, Update, profile};
 use super::simd;
 
-/// Columns of a panel: two registers of 16.
+/// Columns of the widest panel: two registers of 16.
 pub(crate) const LANES: usize = 32;
-/// Rows of a tile: with two registers of sums each they leave room for the panel's.
+/// Rows of a tile with registers of 16: with two of sums each they leave room for the panel's.
 pub(crate) const ROWS: usize = 8;
 /// Numbers along `inner` that are summed at once, at most.
 const PIECE: usize = 512;
 /// Operations of a product that is too small to be divided among threads.
 const SMALL: usize = 1 << 21;
 
-/// A kernel that is compiled for each number of rows that a tile may have, 1 to 8.
+/// A kernel that is compiled for each number of rows that a tile may have, which are listed.
 macro_rules! by_rows {
-    ($rows:expr, $($kernel:ident)::+($($argument:expr),+)) => {
+    ($rows:expr, [$($number:literal)+], $kernel:tt, $arguments:tt) => {
         match $rows {
-            1 => $($kernel)::+::<1>($($argument),+),
-            2 => $($kernel)::+::<2>($($argument),+),
-            3 => $($kernel)::+::<3>($($argument),+),
-            4 => $($kernel)::+::<4>($($argument),+),
-            5 => $($kernel)::+::<5>($($argument),+),
-            6 => $($kernel)::+::<6>($($argument),+),
-            7 => $($kernel)::+::<7>($($argument),+),
-            _ => $($kernel)::+::<8>($($argument),+),
+            $($number => by_rows!(@ $kernel, $number, $arguments),)+
+            rows => unreachable!("a tile of {rows} rows"),
         }
+    };
+    (@ ($($kernel:ident)::+), $number:literal, ($($argument:expr),+)) => {
+        $($kernel)::+::<$number>($($argument),+)
     };
 }
 #[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
 
-/// Where the sums of a tile go, or are added: 32 columns of up to 8 rows whose starts lie `stride` apart.
+/// Tiles of rows that are as alike as can be, none with more than `most`.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let tiles = rows.div_ceil(most);
+    (0..tiles).map(move |tile| rows * tile / tiles..rows * (tile + 1) / tiles)
+}
+
+/// Where the sums of a panel go, or are added: its columns, of rows whose starts lie `stride` apart.
 pub(crate) struct TileOut<'a> {
     numbers: &'a mut [f32],
+    columns: usize,
     stride: usize,
     /// Whether they are added to what stands there.
     pub(super) adds: bool,
 }
 
 impl<'a> TileOut<'a> {
-    pub(super) fn new(numbers: &'a mut [f32], stride: usize, adds: bool) -> Self {
-        Self { numbers, stride, adds }
+    pub(super) fn new(numbers: &'a mut [f32], [columns, stride]: [usize; 2], adds: bool) -> Self {
+        Self { numbers, columns, stride, adds }
     }
 
     /// The place of the first, and how far the rows are apart. Fewer than so many rows are a programming error and panic.
     pub(super) fn rows(&mut self, rows: usize) -> (*mut f32, usize) {
-        let fits = rows == 0 || (rows - 1) * self.stride + LANES <= self.numbers.len();
-        assert!(rows <= ROWS && LANES <= self.stride && fits, "a tile reaches past its slice");
+        let fits = rows == 0 || (rows - 1) * self.stride + self.columns <= self.numbers.len();
+        assert!(self.columns <= self.stride && fits, "rows reach past their slice");
         (self.numbers.as_mut_ptr(), self.stride)
     }
 
     /// The sums of one row, on any processor.
-    pub(super) fn put(&mut self, row: usize, sums: &[f32; LANES]) {
-        let out = &mut self.numbers[row * self.stride..][..LANES];
+    pub(super) fn put(&mut self, row: usize, sums: &[f32]) {
+        let out = &mut self.numbers[row * self.stride..][..self.columns];
         out.iter_mut().zip(sums).for_each(|(out, sum)| *out = if self.adds { *out + sum } else { *sum });
     }
 }
@@ -72,13 +77,18 @@ pub(crate) trait Kind: Sized {
     /// Rows, ready to be multiplied.
     type Rows<'x>: Sync;
 
+    /// Columns of a panel: as many as a tile's registers hold on this processor, 32 at most.
+    fn lanes() -> usize {
+        LANES
+    }
+
     /// Words along `inner`.
     fn depth(inner: usize) -> usize;
 
     /// Numbers of a row of weights, from the first one of a word on, to one column of a panel.
     ///
     /// # Shapes
-    /// `row [.. inner]`, `panel [depth of row, 32]`.
+    /// `row [.. inner]`, `panel [depth of row, lanes]`.
     fn lay(row: &[f32], column: usize, panel: &mut [Self::Word]);
 
     /// A number of a column.
@@ -86,12 +96,11 @@ pub(crate) trait Kind: Sized {
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
 
-    /// Up to 8 rows, a `block` of them, with one panel.
-    fn multiply(rows: &Self::Rows<'_>, block: Range<usize>, panel: &[Self::Word], out: TileOut<'_>);
+    /// So many rows, all that there are, with one panel.
+    fn multiply(rows: &Self::Rows<'_>, height: usize, panel: &[Self::Word], out: TileOut<'_>);
 }
 
-/// Weights `[inner, outer]` in panels of 32 columns: `[outer / 32, depth of inner, 32]`. The last panel is filled up with
-/// zeros.
+/// Weights `[inner, outer]` in panels: `[outer / lanes, depth of inner, lanes]`. The last panel is filled up with zeros.
 pub(crate) struct Panels<K: Kind> {
     words: Vec<K::Word>,
     inner: usize,
@@ -101,12 +110,12 @@ pub(crate) struct Panels<K: Kind> {
 impl<K: Kind> Panels<K> {
     /// Words of one panel.
     pub(crate) fn panel(inner: usize) -> usize {
-        K::depth(inner) * LANES
+        K::depth(inner) * K::lanes()
     }
 
     /// Words of all panels.
     pub(crate) fn length(inner: usize, outer: usize) -> usize {
-        Self::panel(inner) * outer.div_ceil(LANES)
+        Self::panel(inner) * outer.div_ceil(K::lanes())
     }
 
     /// Takes panels over. Another length than [`Self::length`] is a programming error and panics.
@@ -119,9 +128,9 @@ impl<K: Kind> Panels<K> {
     pub(crate) fn of_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
         let mut words = vec![K::Word::default(); Self::length(inner, outer)];
         for (panel, words) in words.chunks_exact_mut(Self::panel(inner).max(1)).enumerate() {
-            for column in panel * LANES..outer.min((panel + 1) * LANES) {
+            for column in panel * K::lanes()..outer.min((panel + 1) * K::lanes()) {
                 let numbers: Vec<f32> = rows.iter().skip(column).step_by(outer).copied().collect();
-                K::lay(&numbers, column % LANES, words);
+                K::lay(&numbers, column % K::lanes(), words);
             }
         }
         Self::new(words, inner, outer)
@@ -130,8 +139,8 @@ impl<K: Kind> Panels<K> {
     /// `[inner, outer]`
     pub(crate) fn to_rows(&self) -> Vec<f32> {
         let of = |k: usize, column: usize| {
-            let panel = &self.words[column / LANES * Self::panel(self.inner)..];
-            K::number(panel, k, column % LANES)
+            let panel = &self.words[column / K::lanes() * Self::panel(self.inner)..];
+            K::number(panel, k, column % K::lanes())
         };
         (0..self.inner).flat_map(|k| (0..self.outer).map(move |column| of(k, column))).collect()
     }
@@ -146,12 +155,12 @@ impl<K: Kind> Panels<K> {
     }
 }
 
-/// Up to 32 columns `[columns, inner]` as one panel.
+/// Columns `[up to lanes, inner]` as one panel.
 pub(crate) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
     // So many lines of the panel stay in the nearest cache until all columns are in them.
     const NEAR: usize = 64;
     simd::in_widest!({
-        for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * LANES).enumerate() {
+        for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * K::lanes()).enumerate() {
             let numbers = piece * NEAR..inner.min((piece + 1) * NEAR);
             for (column, row) in columns.chunks_exact(inner.max(1)).enumerate() {
                 K::lay(&row[numbers.clone()], column, panel);
@@ -186,7 +195,7 @@ pub(crate) fn product_of_few<K: Kind>(
     }
     assert!(destination.len() == x.height() * outer && x.width() == weights.inner, "a product of unlike shapes");
     let (rows, height) = (K::rows(x), x.height());
-    let width = outer.div_ceil(LANES).div_ceil(threads) * LANES;
+    let width = outer.div_ceil(K::lanes()).div_ceil(threads) * K::lanes();
     let starts: Vec<usize> = (0..outer).step_by(width).collect();
     let parts: Vec<Vec<f32>> = starts
         .par_iter()
@@ -221,29 +230,28 @@ pub(crate) fn columns<K: Kind>(
     weights: &Panels<K>,
     range: Range<usize>,
 ) {
-    let width = range.len();
-    assert!(range.start.is_multiple_of(LANES) && range.end <= weights.outer && destination.len() == height * width);
+    let (lanes, width) = (K::lanes(), range.len());
+    assert!(range.start.is_multiple_of(lanes) && range.end <= weights.outer && destination.len() == height * width);
+    if height == 0 {
+        return;
+    }
     let adds = into == Update::Add;
     let words = Panels::<K>::panel(weights.inner);
-    for first in range.clone().step_by(LANES) {
-        let panel = &weights.words[first / LANES * words..][..words];
-        let (at, wide) = (first - range.start, LANES.min(range.end - first));
-        for top in (0..height).step_by(ROWS) {
-            let block = top..height.min(top + ROWS);
-            let out = &mut destination[top * width..block.end * width];
-            if wide == LANES {
-                K::multiply(rows, block, panel, TileOut::new(&mut out[at..], width, adds));
-                continue;
-            }
-            // The last panel is wider than what is left.
-            let mut whole = [[0.0; LANES]; ROWS];
-            for (row, whole) in out.chunks_exact(width).zip(&mut whole) {
-                whole[..wide].copy_from_slice(&row[at..at + wide]);
-            }
-            K::multiply(rows, block, panel, TileOut::new(whole.as_flattened_mut(), LANES, adds));
-            for (row, whole) in out.chunks_exact_mut(width).zip(&whole) {
-                row[at..at + wide].copy_from_slice(&whole[..wide]);
-            }
+    for first in range.clone().step_by(lanes) {
+        let panel = &weights.words[first / lanes * words..][..words];
+        let (at, wide) = (first - range.start, lanes.min(range.end - first));
+        if wide == lanes {
+            K::multiply(rows, height, panel, TileOut::new(&mut destination[at..], [lanes, width], adds));
+            continue;
+        }
+        // The last panel is wider than what is left.
+        let mut whole = vec![0.0; height * lanes];
+        for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
+            whole[..wide].copy_from_slice(&row[at..at + wide]);
+        }
+        K::multiply(rows, height, panel, TileOut::new(&mut whole, [lanes; 2], adds));
+        for (row, whole) in destination.chunks_exact_mut(width).zip(whole.chunks_exact(lanes)) {
+            row[at..at + wide].copy_from_slice(&whole[..wide]);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::held::{Held, TensorInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
 use crate::files::gguf::{self, Blocks};
-use crate::linalg::panels::{Kind, LANES, Panels, lay_panel};
+use crate::linalg::panels::{Kind, Panels, lay_panel};
 use crate::linalg::simd;
 
 /// Bytes that a thread reads at a time.
@@ -270,9 +270,9 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
         .flat_map(|(matrix, of)| (0..of.matrix()[0]).map(move |row| (matrix, row)))
         .collect();
     let mut out = vec![K::Word::default(); Panels::<K>::length(inner, rows.len())];
-    let panels = out.par_chunks_mut(Panels::<K>::panel(inner)).zip(rows.par_chunks(LANES));
+    let panels = out.par_chunks_mut(Panels::<K>::panel(inner)).zip(rows.par_chunks(K::lanes()));
     first_error(panels.map(|(panel, rows)| {
-        let mut numbers = vec![0.0; rows.len() * inner]; // [up to 32, inner]
+        let mut numbers = vec![0.0; rows.len() * inner]; // [up to lanes, inner]
         let mut left = &mut numbers[..];
         // Rows of one matrix follow each other in its file.
         for run in rows.chunk_by(|a, b| a.0 == b.0) {
