@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::preflight::{self, Preflight, Where, preflight};
-use super::schedule::{self, Limits, Scheduled, SeatClaim, TaskHooks};
+use super::schedule::{self, Limits, Scheduled, SeatClaim, Sightings, TaskHooks};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
@@ -208,7 +208,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
     let tools = Tools { run: context, models, programs };
-    let head = GridHead { plan, tools, spread: context.terms.map(|_| SeatClaim::default()) };
+    let head = GridHead { plan, tools, spread: context.terms.map(|_| Spread::default()) };
     // What runs alone begins when nothing else runs any more, and of that no two at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
@@ -246,7 +246,8 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
             }
             let going = Mutex::new(None);
             let run = move || attempt(plan, &tools, backbone, job, &own, &mut lock(&going));
-            tasks.push((Scheduled { after, model, bytes, run: Box::new(run) }, job.group.order));
+            let (claim, whole) = (job.claim(backbone), job.group.order == Order::First);
+            tasks.push((Scheduled { after, model, bytes, claim, whole, run: Box::new(run) }, job.group.order));
         }
     }
     tasks
@@ -257,7 +258,14 @@ struct GridHead<'a> {
     plan: &'a Plan<'a>,
     tools: Tools<'a>,
     /// Of a worker.
-    spread: Option<SeatClaim>,
+    spread: Option<Spread>,
+}
+
+/// How a worker keeps away from where others are.
+#[derive(Default)]
+struct Spread {
+    seat: SeatClaim,
+    sightings: Sightings,
 }
 
 impl TaskHooks for GridHead<'_> {
@@ -273,12 +281,19 @@ impl TaskHooks for GridHead<'_> {
 
     fn choose(&self, models: &[usize]) -> usize {
         match &self.spread {
-            Some(spread) => spread.choose(self.plan, models, self.tools.run.store),
+            Some(spread) => spread.seat.choose(self.plan, models, self.tools.run.store),
             None => models.first().copied().unwrap_or_default(),
         }
     }
 
+    fn others_at(&self, task: &Scheduled<'_>) -> bool {
+        self.spread.as_ref().is_some_and(|spread| spread.sightings.others_at(task, self.tools.run.store))
+    }
+
     fn idle(&self) -> Result<()> {
+        if let Some(spread) = &self.spread {
+            spread.sightings.next_round();
+        }
         self.tools.run.pause()
     }
 }

@@ -1,7 +1,8 @@
 //! Jobs in the order of what they wait for, several at a time within limits. Workers that share a grid take a backbone each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -16,6 +17,10 @@ pub(super) struct Scheduled<'a> {
     pub(super) model: usize,
     /// Memory beside the model, in bytes.
     pub(super) bytes: u64,
+    /// What the names of its claims begin with.
+    pub(super) claim: String,
+    /// Whether that is its one claim: who has it, does all of it.
+    pub(super) whole: bool,
     pub(super) run: Box<dyn Fn() -> Result<Progressed> + Send + Sync + 'a>,
 }
 
@@ -35,6 +40,11 @@ pub(super) trait TaskHooks: Sync {
     /// Which of some models to go on with.
     fn choose(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
+    }
+
+    /// Whether others are at all of a task that may begin, as far as one can tell without beginning it.
+    fn others_at(&self, _: &Scheduled<'_>) -> bool {
+        false
     }
 
     /// Waits: other processes are at all that is left.
@@ -138,6 +148,9 @@ fn next(
     let ready: Vec<usize> = now.waiting.difference(&now.busy).copied().collect();
     let ready: Vec<usize> =
         ready.into_iter().filter(|&index| fits(index) && !tasks[index].after.iter().any(pending)).collect();
+    let (others_at, ready): (Vec<usize>, Vec<usize>) =
+        ready.into_iter().partition(|&index| head.others_at(&tasks[index]));
+    now.busy.extend(others_at);
     let of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
     let index = match now.chosen.and_then(of) {
         Some(index) => index,
@@ -199,6 +212,56 @@ impl SeatClaim {
 /// What the names of seats begin with.
 const SEAT: &str = "at-";
 
+/// What a worker saw of others at jobs, by their claims. As long as these stay the same nothing is left there that was not
+/// before: whether it changes, one listing tells of all jobs.
+#[derive(Default)]
+pub(super) struct Sightings(Mutex<Sighted>);
+
+#[derive(Default)]
+struct Sighted {
+    /// The claims of a job, and since when they are the same.
+    jobs: HashMap<String, (Vec<String>, Duration)>,
+    /// How many jobs were looked at in this round because nothing has changed there for long.
+    probes: usize,
+}
+
+impl Sightings {
+    /// After so long a job is looked at all the same: those that are at it may be dead.
+    const PROBE: Duration = Duration::from_secs(10);
+    /// So many of them in a round: hundreds of workers wait for hundreds of jobs.
+    const PROBES: usize = 2;
+
+    /// Whether others are at all of a job, as far as one can tell.
+    pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
+        let of = |claims: &BTreeSet<String>| -> Vec<String> {
+            claims.range(task.claim.clone()..).take_while(|name| name.starts_with(&task.claim)).cloned().collect()
+        };
+        let (claims, now) = (store.with_claims(of).unwrap_or_default(), store.now());
+        let Sighted { jobs, probes } = &mut *lock(&self.0);
+        if claims.is_empty() {
+            jobs.remove(&task.claim);
+            return false;
+        }
+        let same = match jobs.get_mut(&task.claim) {
+            Some((seen, since)) if *seen == claims => {
+                let asks = now.saturating_sub(*since) >= Self::PROBE && *probes < Self::PROBES;
+                if asks {
+                    (*since, *probes) = (now, *probes + 1);
+                }
+                return !asks;
+            }
+            known => known.is_none() && task.whole,
+        };
+        jobs.insert(task.claim.clone(), (claims, now));
+        same
+    }
+
+    /// A new round of looks begins.
+    pub(super) fn next_round(&self) {
+        lock(&self.0).probes = 0;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,7 +270,15 @@ mod tests {
     use std::time::Duration;
 
     fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> Scheduled<'a> {
-        Scheduled { after: after.to_vec(), model, bytes: 10, run: Box::new(move || run().map(|()| Progressed::Done)) }
+        waiting(after, model, move || run().map(|()| Progressed::Done))
+    }
+
+    fn waiting<'a>(
+        after: &[usize],
+        model: usize,
+        run: impl Fn() -> Result<Progressed> + Send + Sync + 'a,
+    ) -> Scheduled<'a> {
+        Scheduled { after: after.to_vec(), model, bytes: 10, claim: String::new(), whole: false, run: Box::new(run) }
     }
 
     /// Chooses the last model, and notes what is forgotten.
@@ -248,7 +319,7 @@ mod tests {
             Ok(if looks < 2 { Progressed::Busy } else { Progressed::Done })
         };
         let tasks = [
-            Scheduled { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) },
+            waiting(&[], 1, busy),
             task(&[], 1, note("same model")),
             task(&[], 0, note("other model")),
             task(&[0], 1, note("after it")),
@@ -263,8 +334,7 @@ mod tests {
     fn a_model_that_waits_for_others_makes_room_for_the_next() {
         let (head, looks) = (Noting::default(), AtomicUsize::new(0));
         let busy = || Ok(if looks.fetch_add(1, SeqCst) == 0 { Progressed::Busy } else { Progressed::Done });
-        let tasks =
-            [task(&[], 0, || Ok(())), Scheduled { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) }];
+        let tasks = [task(&[], 0, || Ok(())), waiting(&[], 1, busy)];
         run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
         assert_eq!(*head.forgotten.lock().unwrap(), [1, 0, 1]);
     }
@@ -314,6 +384,34 @@ mod tests {
             forgotten.sort_unstable();
             assert_eq!(forgotten, [0, 1], "each model once, after its last task");
         }
+    }
+
+    #[test]
+    fn a_job_that_others_are_at_is_looked_at_again_when_something_changes_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), crate::stage::WORDS).unwrap();
+        let sightings = Sightings::default();
+        let job = |claim: &str, whole: bool| Scheduled { claim: claim.to_owned(), whole, ..task(&[], 0, || Ok(())) };
+        let (calibration, text) = (job("calibrate", true), job("text", false));
+        let others_at = |task: &Scheduled<'_>| {
+            // A listing serves for a while.
+            std::thread::sleep(Duration::from_millis(250));
+            sightings.others_at(task, &store)
+        };
+        let claim = |name: &str| match store.claim(name).unwrap() {
+            ClaimResult::Mine(lease) => lease,
+            ClaimResult::Theirs(_) => panic!("{name} is taken"),
+        };
+        assert!(!others_at(&calibration) && !others_at(&text), "nobody is there");
+        let leases = ["calibrate", "text-1", "text-2"].map(claim);
+        assert!(others_at(&calibration), "who has the one claim does all of it");
+        assert!(!others_at(&text), "a chunk may be free");
+        assert!(others_at(&text), "none was, and nothing has changed");
+        let [calibrating, one, _two] = leases;
+        drop(one);
+        assert!(!others_at(&text) && others_at(&text), "a chunk was given back");
+        drop(calibrating);
+        assert!(!others_at(&calibration));
     }
 
     #[test]

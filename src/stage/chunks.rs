@@ -1,7 +1,7 @@
 //! Scoring variants on a text or a task: chunk by chunk, each chunk's results kept as it comes, so that a run that was
 //! stopped in any way goes on where it was, and two processes at the same work share it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl ChunkRun<'_> {
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
         }
-        Ok(ChunkState { job: None, journal: Some(journal), candidates, left })
+        Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
     }
 
     /// The chunks that some candidates lack.
@@ -143,9 +143,14 @@ impl ChunkRun<'_> {
     /// Goes once through the chunks that are left, and computes those that nobody else is at: done where that was any, busy
     /// where others are at all that is left.
     fn pass(&self, scoring: &mut ChunkState) -> Result<Progressed> {
-        let ChunkState { job, journal, candidates, left } = scoring;
+        let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
         let Some(journal) = journal else { return Ok(Progressed::Busy) };
+        // Most of what nobody is at any more is done: that is read once, and not found by claiming each.
+        let free = |claims: &BTreeSet<String>| left.iter().any(|chunk| !claims.contains(&self.claim_name(*chunk)));
+        if !std::mem::take(caught_up) && self.run.store.with_claims(free)? {
+            self.catch_up(journal, candidates);
+        }
         let mut sweep = Sweep::default();
         // Workers that come together begin at places of their own, and do not ask for each other's chunks.
         let first = if self.run.terms.is_some() { self.run.store.start_offset(left.len()) } else { 0 };
@@ -192,6 +197,10 @@ impl ChunkRun<'_> {
         Ok(if left.len() < before { Progressed::Done } else { Progressed::Busy })
     }
 
+    fn claim_name(&self, chunk: usize) -> String {
+        format!("{}-{chunk}", self.journal)
+    }
+
     /// Claims a chunk that some candidates lack.
     fn claim(
         &self,
@@ -201,7 +210,7 @@ impl ChunkRun<'_> {
         candidates: &mut [ScoredVariant],
     ) -> Result<ChunkClaim> {
         if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-            let name = format!("{}-{chunk}", self.journal);
+            let name = self.claim_name(chunk);
             if self.run.store.seems_theirs(&name) {
                 return Ok(ChunkClaim::Others);
             }
@@ -242,7 +251,7 @@ impl ChunkRun<'_> {
             && error.kind() == ErrorKind::Job
         {
             for chunk in &group.chunks {
-                self.run.store.note_attempt(&format!("{}-{chunk}", self.journal), self.label, &error.one_line());
+                self.run.store.note_attempt(&self.claim_name(*chunk), self.label, &error.one_line());
             }
         }
         sweep.unwritten.extend(group.leases);
@@ -358,6 +367,8 @@ pub(crate) struct ChunkState {
     candidates: Vec<ScoredVariant>,
     /// The chunks that some candidates lack.
     left: Vec<usize>,
+    /// What others have written was read just now.
+    caught_up: bool,
 }
 
 /// What came of the attempt to claim a chunk.

@@ -11,7 +11,8 @@ use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 /// Between two listings of all artifacts of a kind: some hundred operations.
 const LISTING: Duration = Duration::from_secs(30);
 
-/// So many artifacts are asked for one by one.
+/// So many artifacts are asked for one by one; those that lie in files of many are, however many they are, as that costs
+/// a listing of the files.
 const FEW: usize = 64;
 
 /// How some artifacts stand together.
@@ -74,8 +75,10 @@ impl KnownObjects {
             return AllStored::Lacking;
         }
         let now = store.now();
-        if others.len() > FEW {
-            let mut kinds: BTreeSet<ObjectKind> = lacking.iter().map(|key| key.kind()).collect();
+        let apart: Vec<ObjectKind> =
+            others.iter().map(|key| key.kind()).filter(|&kind| !store.among_many(kind)).collect();
+        if apart.len() > FEW {
+            let mut kinds: BTreeSet<ObjectKind> = apart.into_iter().collect();
             kinds.retain(|kind| known.listed.get(kind).is_none_or(|&listed| now.saturating_sub(listed) >= LISTING));
             if kinds.is_empty() {
                 return AllStored::Unclear;

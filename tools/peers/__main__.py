@@ -43,6 +43,10 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="small sizes and one round: to see that all runs and agrees")
     parser.add_argument("--full", action="store_true", help="the harness scores all cells of table 2, not one of each depth")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--types", type=lambda given: given.split(","), metavar="TYPE,…",
+        help="float types, all by default: without instructions for bf16 others take minutes for a round",
+    )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each side")
     parser.add_argument("--write", metavar="FILE", help="put the table between the marks of this file")
     parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="the program")

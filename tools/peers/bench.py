@@ -56,7 +56,7 @@ class Bench:
     def __init__(self, arguments, folder):
         self.quick, self.full, self.folder = arguments.quick, arguments.full, Path(folder)
         self.rounds = 1 if self.quick else arguments.rounds
-        self.threads = arguments.threads
+        self.threads, self.types = arguments.threads, arguments.types
         self.ghostlab, self.driver = Path(arguments.ghostlab).resolve(), Path(arguments.driver).resolve()
         self.tiny = self.ghostlab.with_name("ghostlab-tiny")
         self.real = REAL.exists() and not self.quick
@@ -64,6 +64,10 @@ class Bench:
 
     def size(self, whole, quick):
         return quick if self.quick else whole
+
+    def of_types(self, rows):
+        """Those of a float type that is asked for: each is one, or begins with one."""
+        return [row for row in rows if self.types is None or (row if isinstance(row, str) else row[0]) in self.types]
 
     def new(self, name):
         """An empty folder."""

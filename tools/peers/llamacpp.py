@@ -165,7 +165,7 @@ def ik(bench):
 
 
 def rows(bench, part, peer):
-    for kind in bench.size(("f32", "bf16", "q8_0"), ("f32", "q8_0")):
+    for kind in bench.of_types(bench.size(("f32", "bf16", "q8_0"), ("f32", "q8_0"))):
         yield halves(bench, part, peer, kind)
     yield from decoded(bench, part, peer)
 
@@ -198,7 +198,7 @@ def decoded(bench, part, peer):
         print(f"{part}: generation is left out: {peer.batched} is not built", flush=True)
         return
     length, new = bench.size((64, 64), (8, 4))
-    kinds = bench.size(("f32", "bf16", "q8_0"), ("f32",))
+    kinds = bench.of_types(bench.size(("f32", "bf16", "q8_0"), ("f32",)))
     prompts = windows(text(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
     for kind in kinds:
         for batch in bench.size((1, 16), (2,)):

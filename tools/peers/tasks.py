@@ -74,7 +74,8 @@ def choices(bench):
     file = bench.new("choices") / "grid.yaml"
     file.write_text(json.dumps(grid))
     published = [task for task, file in of_tasks.items() if REAL in file.parents]
-    for kind, theirs_kind, tolerance in (("f32", "float32", LIKELIHOOD), ("bf16", "bfloat16", LIKELIHOOD_BF16)):
+    kinds = bench.of_types((("f32", "float32", LIKELIHOOD), ("bf16", "bfloat16", LIKELIHOOD_BF16)))
+    for kind, theirs_kind, tolerance in kinds:
         batch = fastest(bench.size((8, 32), (8,)), lambda size: harness.score(bench.backbone, min(limit, 5), size, theirs_kind))
 
         def ours():

@@ -70,9 +70,8 @@ def forward(bench):
     ids = windows(text(bench.real, "test"), bench.backbone, count, length)
     file = bench.new("forward") / "windows.json"
     file.write_text(json.dumps(ids))
-    aims = {"f32": ("float32", LOSS, "1.5"), "bf16": ("bfloat16", LOSS_BF16, "2")}
-    for kind, (theirs, tolerance, aim) in aims.items():
-        yield forward_in(bench, "forward", bench.backbone, (file, ids), (kind, theirs, tolerance, aim))
+    for how in bench.of_types((("f32", "float32", LOSS, "1.5"), ("bf16", "bfloat16", LOSS_BF16, "2"))):
+        yield forward_in(bench, "forward", bench.backbone, (file, ids), how)
 
 
 def forward_in(bench, part, backbone, given, how):
@@ -129,7 +128,7 @@ def wide(bench):
     ids = [[random.Random(at).randrange(vocabulary) for at in range(row * length, (row + 1) * length)] for row in range(count)]
     file = bench.folder / "wide.json"
     file.write_text(json.dumps(ids))
-    for how in (("f32", "float32", LOSS, "1.2"), ("bf16", "bfloat16", LOSS_BF16, "1.3")):
+    for how in bench.of_types((("f32", "float32", LOSS, "1.2"), ("bf16", "bfloat16", LOSS_BF16, "1.3"))):
         yield forward_in(bench, "wide", folder, (file, ids), how)
 
 
@@ -146,7 +145,7 @@ def generate(bench):
     folder = random_wide(bench)
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     prompts = [[(row * 7919 + at * 31) % vocabulary for at in range(16)] for row in range(2)]
-    for how in (("f32", "float32"), ("bf16", "bfloat16")):
+    for how in bench.of_types((("f32", "float32"), ("bf16", "bfloat16"))):
         yield generate_in(bench, "generate", folder, (prompts, 8, 1), how)
 
 

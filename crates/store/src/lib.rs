@@ -351,7 +351,7 @@ impl Store {
     }
 
     /// Shows the names of all claims, of a moment ago at most.
-    pub fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> Result<T> {
+    pub fn with_claims<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
         Ok(self.worker()?.with_claims(look))
     }
 

@@ -27,7 +27,7 @@ impl Store {
     pub const TOGETHER: usize = MOST;
 
     /// Whether objects of a kind lie in files of many.
-    pub(super) fn among_many(&self, kind: ObjectKind) -> bool {
+    pub fn among_many(&self, kind: ObjectKind) -> bool {
         kind == self.words.packed
     }
 

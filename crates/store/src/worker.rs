@@ -6,7 +6,7 @@
 //! be made at all, work may be done twice and nothing stops.
 
 use std::any::Any;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -65,7 +65,7 @@ pub(crate) struct Worker {
 /// The names of all claims at one moment.
 struct ClaimListing {
     at: Duration,
-    names: HashSet<String>,
+    names: BTreeSet<String>,
     /// How many of them may still be asked whether their owners live.
     probes: usize,
 }
@@ -274,7 +274,7 @@ impl Worker {
     }
 
     /// Shows the names of all claims, of a moment ago at most.
-    pub(crate) fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> T {
+    pub(crate) fn with_claims<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> T {
         let (mut listed, now) = (lock(&self.listed), self.disk.now());
         let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
         let fresh = || {

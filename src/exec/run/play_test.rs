@@ -579,14 +579,15 @@ fn on_a_network_that_caches_and_lies_and_among_workers_that_die_results_are_the_
     }
 }
 
-/// With `GHOSTLAB_PLAY` all of 10,001 cells, for so many workers; else three backbones of them.
+/// With `GHOSTLAB_PLAY` all of 10,001 cells, for so many workers, or so many of their backbones (`64/9`: 64 workers, nine
+/// backbones); else three backbones of them.
 #[test]
 fn workers_share_backbones_with_little_waste() {
     let asked = std::env::var("GHOSTLAB_PLAY").ok();
-    let backbones = if asked.is_some() { LARGE.backbones } else { 3 };
-    let workers = asked.as_deref().unwrap_or("6").split(',').map(|text| text.parse::<usize>().unwrap());
-    let stage = RunState::new(Grounds { backbones, ..LARGE });
-    for workers in workers {
+    for play in asked.as_deref().unwrap_or("6/3").split(',') {
+        let (workers, backbones) = play.split_once('/').unwrap_or((play, "73"));
+        let [workers, backbones] = [workers, backbones].map(|text| text.parse().unwrap());
+        let stage = RunState::new(Grounds { backbones, ..LARGE });
         let began = Instant::now();
         let weather = Weather { preempted: 1.0, killed: 1.0, seed: 1, ..Weather::default() };
         let played = stage.play(workers, weather);
