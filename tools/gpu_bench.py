@@ -5,6 +5,7 @@ Numbers are held to the tolerances with which `ghostlab compare` judges float ty
 
 import argparse
 import csv
+import gzip
 import json
 import os
 import platform
@@ -151,22 +152,32 @@ def score(bench, model, count, length, engine, name):
 
 
 def rate(bench, model, count, length, engine, name):
-    """Tokens a second of scoring a text behind its first batch, so that start and loading are left out, and the perplexity."""
+    """Tokens a second of scoring a text, and the perplexity."""
     corpora = {"text": {"path": str(text(bench)), "rule": "wikitext2", "limit": count}}
     evaluate = {"perplexity": [{"corpus": "text", "length": length}]}
-    content = {"backbones": {"m": {"path": str(model)}}, "backbone": "m", "corpora": corpora, "evaluate": evaluate}
+    found, events = paced(bench, {"corpora": corpora, "evaluate": evaluate}, model, engine, name)
+    (perplexity,) = [event["value"] for event in events if event["event"] == "scored"]
+    return found | {"perplexity": perplexity}
+
+
+def paced(bench, content, model, engine, name):
+    """Runs a grid of one dense backbone: tokens a second behind its first batch, so that start and loading are left out; and
+    the events."""
+    content |= {"backbones": {"m": {"path": str(model)}}, "backbone": "m"}
     file = bench.folder / f"rate-{name}.yaml"
     file.write_text(json.dumps(content))
     words = ["run", file, "--events", *engine, *bench.place(f"rate-{name}"), "--results", bench.folder / f"rate-{name}/results"]
     seconds, said, _ = bench.run(*words)
     events = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     at = lambda event: datetime.fromisoformat(event["time"].replace("Z", "+00:00")).timestamp()
-    done = [(at(event), event["tokens"]) for event in events if event["event"] == "advanced"]
+    done = [(at(event), event.get("ran", event["tokens"])) for event in events if event["event"] == "advanced"]
     # What was told at once ran together.
     behind = [(time, tokens) for time, tokens in done if time > done[0][0] + 1e-3]
-    speed = sum(tokens for _, tokens in behind) / (behind[-1][0] - done[0][0]) if behind else None
-    (perplexity,) = [event["value"] for event in events if event["event"] == "scored"]
-    return {"tokens_per_second": speed, "tokens": sum(tokens for _, tokens in done), "perplexity": perplexity, "whole_seconds": seconds}
+    found = {"tokens": sum(tokens for _, tokens in done), "whole_seconds": seconds}
+    if behind:
+        return {"tokens_per_second": sum(tokens for _, tokens in behind) / (behind[-1][0] - done[0][0])} | found, events
+    begun = next(at(event) for event in events if event["event"] == "started")
+    return {"tokens_per_second_with_loading": found["tokens"] / (done[-1][0] - begun)} | found, events
 
 
 def forward(bench, found):
@@ -227,6 +238,56 @@ def transformers(bench, model, length, dtype):
     return best
 
 
+def generation(bench, found):
+    """Greedy tokens behind prompts, many together: tokens a second, those of the prompts among them."""
+    count, words, new = bench.size(1024, 8), 64, bench.size(64, 8)
+    with gzip.open(TINY / "corpora/wiki-test.jsonl.gz", "rt") as file:
+        texts = " ".join(json.loads(line)["text"] for line in file).split()
+    rows = [{"text": " ".join(texts[at % 64 * words :][:words]) + f" {at}"} for at in range(count)]
+    (bench.folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    definition = bench.folder / "prompts.yaml"
+    asked = {"until": ["\u00a7\u00a7\u00a7"], "do_sample": False, "max_gen_toks": new}
+    definition.write_text(json.dumps({
+        "task": "prompts", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "prompts.jsonl"}},
+        "output_type": "generate_until", "test_split": "test", "doc_to_text": "{{text}}", "doc_to_target": "{{text}}",
+        "generation_kwargs": asked, "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }))
+    content = {"evaluate": {"tasks": [{"definition": str(definition), "generated": True}]}}
+    for name, model in [("trained", bench.backbone), ("wide", wide(bench))]:
+        if model is None:
+            continue
+        of = found.setdefault(name, {})
+        for dtype in ["bf16", "f32"]:
+            of[bench.name(dtype)], _ = paced(bench, dict(content), model, bench.device(dtype), f"generation-{name}-{dtype}")
+            of[f"transformers on {bench.given.device}, {dtype}"] = generated_by_transformers(bench, model, words, new, dtype)
+        if name == "trained":
+            of["own kernels, f32"], _ = paced(bench, dict(content), model, bench.CPU, "generation-cpu")
+    return []
+
+
+def generated_by_transformers(bench, model, length, new, dtype):
+    """The same of transformers on the same device, behind prompts of any tokens."""
+    try:
+        import torch
+
+        loaded = loaded_by_transformers(bench, model, dtype)
+    except ImportError as error:
+        return f"left out: {error}"
+    best = {"tokens_per_second": 0.0, "torch": torch.__version__}
+    for batch in bench.size((16, 64, 256), (2,)):
+        ids = torch.randint(3, 200, (batch, length), device=bench.given.device)
+        mask = torch.ones_like(ids)
+        once = lambda: loaded.generate(ids, attention_mask=mask, do_sample=False, min_new_tokens=new, max_new_tokens=new, pad_token_id=0)
+        try:
+            seconds = timed(bench, once, bench.size(2, 1))
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            continue
+        if batch * (length + new) / seconds > best["tokens_per_second"]:
+            best |= {"tokens_per_second": batch * (length + new) / seconds, "batch": batch}
+    return best
+
+
 def loaded_by_transformers(bench, model, dtype):
     import torch
     from transformers import AutoModelForCausalLM, utils
@@ -236,12 +297,12 @@ def loaded_by_transformers(bench, model, dtype):
     return AutoModelForCausalLM.from_pretrained(model, dtype=types[dtype]).to(bench.given.device).eval()
 
 
-def timed(bench, once):
+def timed(bench, once, rounds=None):
     """Seconds of one of several rounds."""
     import torch
 
     wait = torch.cuda.synchronize if bench.given.device.startswith("cuda") else lambda: None
-    rounds = bench.size(5, 1)
+    rounds = rounds or bench.size(5, 1)
     with torch.inference_mode():
         once()
         wait()
@@ -309,7 +370,7 @@ def memory(bench, found):
     return wrong
 
 
-PARTS = {"parity": parity, "memory": memory, "tasks": tasks, "forward": forward, "latency": latency}
+PARTS = {"parity": parity, "memory": memory, "tasks": tasks, "forward": forward, "generation": generation, "latency": latency}
 
 
 def machine(bench):

@@ -2,7 +2,7 @@
 # A device beside this machine's processor: whether both give the same numbers, and how fast each is. For an NVIDIA GPU after
 # `tools/cuda_build.sh`; unattended. Its parts are cut off so that all end within eight minutes; those of transformers are not.
 #
-#   tools/gpu_bench.sh                                  # parity, rates, tasks, latency, little memory, into gpu.json
+#   tools/gpu_bench.sh                                  # parity, rates, tasks, generation, latency, little memory, into gpu.json
 #   tools/gpu_bench.sh --device cpu --quick --to x.json # candle on the CPU at small sizes: to see that all runs
 #   tools/gpu_bench.sh parity memory                    # some parts; --help for the rest
 #
