@@ -9,6 +9,7 @@ mod record;
 mod run;
 mod sample;
 mod schedule;
+mod spread;
 mod time_left;
 
 pub use harness_samples::harness_samples;

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::preflight::{self, Preflight, Where, preflight};
-use super::schedule::{self, Limits, Scheduled, SeatClaim, Sightings, TaskHooks};
+use super::schedule::{self, Limits, Scheduled, TaskHooks};
+use super::spread::Spread;
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
@@ -259,13 +260,6 @@ struct GridHead<'a> {
     tools: Tools<'a>,
     /// Of a worker.
     spread: Option<Spread>,
-}
-
-/// How a worker keeps away from where others are.
-#[derive(Default)]
-struct Spread {
-    seat: SeatClaim,
-    sightings: Sightings,
 }
 
 impl TaskHooks for GridHead<'_> {

@@ -72,7 +72,12 @@ impl Mark {
         match read {
             Ok(_) => {}
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
-                return if is_free(root)? { Ok(None) } else { Err(no_store(root, words, "no `store.json`")) };
+                return match (is_free(root)?, path.exists()) {
+                    (true, _) => Ok(None),
+                    // Another process has begun it since it was looked for.
+                    (false, true) => Self::read(root, words),
+                    (false, false) => Err(no_store(root, words, "no `store.json`")),
+                };
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged(error.to_string())),
             Err(error) => {
