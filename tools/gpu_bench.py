@@ -214,6 +214,16 @@ def wide(bench):
 
 def transformers(bench, model, length, dtype):
     """The same of transformers on the same device: logits and cross entropy of windows of any tokens."""
+
+    def scored(torch, loaded, ids):
+        logits = loaded(ids, use_cache=False).logits[:, :-1]
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()).item()
+
+    return fastest(bench, model, dtype, (length, 0), bench.size((4, 16, 64), (2,)), scored)
+
+
+def fastest(bench, model, dtype, lengths, batches, run, rounds=None):
+    """Tokens a second of transformers with the best size of a batch: so many tokens a row go in, so many more come."""
     try:
         import torch
 
@@ -221,20 +231,15 @@ def transformers(bench, model, length, dtype):
     except ImportError as error:
         return f"left out: {error}"
     best = {"tokens_per_second": 0.0, "torch": torch.__version__}
-    for batch in bench.size((4, 16, 64), (2,)):
-        ids = torch.randint(0, 200, (batch, length), device=bench.given.device)
-
-        def once():
-            logits = loaded(ids, use_cache=False).logits[:, :-1]
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()).item()
-
+    for batch in batches:
+        ids = torch.randint(3, 200, (batch, lengths[0]), device=bench.given.device)
         try:
-            seconds = timed(bench, once)
+            seconds = timed(bench, lambda: run(torch, loaded, ids), rounds)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             continue
-        if batch * length / seconds > best["tokens_per_second"]:
-            best |= {"tokens_per_second": batch * length / seconds, "batch": batch}
+        if batch * sum(lengths) / seconds > best["tokens_per_second"]:
+            best |= {"tokens_per_second": batch * sum(lengths) / seconds, "batch": batch}
     return best
 
 
@@ -267,25 +272,12 @@ def generation(bench, found):
 
 def generated_by_transformers(bench, model, length, new, dtype):
     """The same of transformers on the same device, behind prompts of any tokens."""
-    try:
-        import torch
 
-        loaded = loaded_by_transformers(bench, model, dtype)
-    except ImportError as error:
-        return f"left out: {error}"
-    best = {"tokens_per_second": 0.0, "torch": torch.__version__}
-    for batch in bench.size((16, 64, 256), (2,)):
-        ids = torch.randint(3, 200, (batch, length), device=bench.given.device)
-        mask = torch.ones_like(ids)
-        once = lambda: loaded.generate(ids, attention_mask=mask, do_sample=False, min_new_tokens=new, max_new_tokens=new, pad_token_id=0)
-        try:
-            seconds = timed(bench, once, bench.size(2, 1))
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            continue
-        if batch * (length + new) / seconds > best["tokens_per_second"]:
-            best |= {"tokens_per_second": batch * (length + new) / seconds, "batch": batch}
-    return best
+    def generated(torch, loaded, ids):
+        fixed = {"do_sample": False, "min_new_tokens": new, "max_new_tokens": new, "pad_token_id": 0}
+        loaded.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
+
+    return fastest(bench, model, dtype, (length, new), bench.size((16, 64, 256), (2,)), generated, bench.size(2, 1))
 
 
 def loaded_by_transformers(bench, model, dtype):

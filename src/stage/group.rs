@@ -42,7 +42,7 @@ pub struct Group {
 /// When a group's jobs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Before the others of its backbone. Each may write as much again as the one before.
+    /// Before the others of its backbone, each by whoever has its one claim. Each may write as much again as the one before.
     First,
     Then,
     /// When nothing else does, of all variants anew where one lacks; by no worker, and why.

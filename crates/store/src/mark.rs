@@ -72,12 +72,7 @@ impl Mark {
         match read {
             Ok(_) => {}
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
-                return match (is_free(root)?, path.exists()) {
-                    (true, _) => Ok(None),
-                    // Another process has begun it since it was looked for.
-                    (false, true) => Self::read(root, words),
-                    (false, false) => Err(no_store(root, words, "no `store.json`")),
-                };
+                return Self::unmarked(root, words);
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged(error.to_string())),
             Err(error) => {
@@ -104,6 +99,16 @@ impl Mark {
                 .hint("use the newer program, or name another folder with --store"));
         }
         serde_json::from_value(value).map(Some).map_err(|_| damaged(shown(&text)))
+    }
+
+    /// A folder in which no mark was found a moment ago.
+    fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
+        match (is_free(root)?, root.join(MARK).exists()) {
+            (true, _) => Ok(None),
+            // Another process has begun it since.
+            (false, true) => Self::read(root, words),
+            (false, false) => Err(no_store(root, words, "no `store.json`")),
+        }
     }
 
     /// Makes a folder a store; of several that do so at once, one.
@@ -245,6 +250,17 @@ mod tests {
             let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
             assert_eq!(value["format"], 1, "all that older programs ask for");
         }
+    }
+
+    #[test]
+    fn a_store_that_another_process_begins_meanwhile_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        assert_eq!(Mark::unmarked(root, WORDS).unwrap(), None);
+        fs::create_dir(root.join("drafts")).unwrap();
+        assert!(Mark::unmarked(root, WORDS).is_err(), "a folder that nobody has marked");
+        Mark::new(Shared::All).begin(root).unwrap();
+        assert_eq!(Mark::unmarked(root, WORDS).unwrap(), Some(Mark::new(Shared::All)));
     }
 
     #[test]

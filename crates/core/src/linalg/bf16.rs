@@ -125,7 +125,7 @@ impl Bf16Tile {
             // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
             // that are written.
             Self::Avx512Bf16 => unsafe {
-                let ((first, stride), adds) = (out.rows(rows), out.adds);
+                let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for top in (0..rows).step_by(ROWS) {
                     let (words, place) = (&words[top * width..], (first.add(top * stride), stride));
                     let height = ROWS.min(rows - top);
@@ -135,7 +135,7 @@ impl Bf16Tile {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; rows and columns further on lie their own sums.
             Self::Avx2 => unsafe {
-                let ((first, stride), adds) = (out.rows(rows), out.adds);
+                let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 // Half of the sums of four rows fill half of the registers; half a panel stays in a near cache.
                 for column in [0, LANES / 2] {
                     for tile in tiles(rows, 4) {

@@ -103,7 +103,7 @@ impl F32Tile {
             // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
             // that are written.
             Self::Avx512 => unsafe {
-                let ((first, stride), adds) = (out.rows(rows), out.adds);
+                let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 for top in (0..rows).step_by(ROWS) {
                     let (x, place) = ((&x[top * apart..], apart), (first.add(top * stride), stride));
                     let height = ROWS.min(rows - top);
@@ -113,7 +113,7 @@ impl F32Tile {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above. Of sixteen registers twelve hold the sums of six rows.
             Self::Avx2 => unsafe {
-                let ((first, stride), adds) = (out.rows(rows), out.adds);
+                let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 for tile in tiles(rows, 6) {
                     let (x, place) = ((&x[tile.start * apart..], apart), (first.add(tile.start * stride), stride));
                     by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, panel, place, adds));

@@ -56,10 +56,11 @@ impl<'a> TileOut<'a> {
         Self { numbers, columns, stride, adds }
     }
 
-    /// The place of the first, and how far the rows are apart. Fewer than so many rows are a programming error and panic.
-    pub(super) fn rows(&mut self, rows: usize) -> (*mut f32, usize) {
-        let fits = rows == 0 || (rows - 1) * self.stride + self.columns <= self.numbers.len();
-        assert!(self.columns <= self.stride && fits, "rows reach past their slice");
+    /// The place of the first, and how far the rows are apart. Fewer rows, or others than so many columns, are a programming
+    /// error and panic.
+    pub(super) fn rows(&mut self, rows: usize, columns: usize) -> (*mut f32, usize) {
+        let fits = rows == 0 || (rows - 1) * self.stride + columns <= self.numbers.len();
+        assert!(columns == self.columns && columns <= self.stride && fits, "rows reach past their slice");
         (self.numbers.as_mut_ptr(), self.stride)
     }
 
