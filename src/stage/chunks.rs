@@ -175,7 +175,7 @@ impl ChunkRun<'_> {
             }
             let tokens = self.eval_set.tokens(chunk);
             // The backbone is loaded when the first chunk has to be computed.
-            let most = self.models.get(self.backbone)?.pass_tokens(members.len());
+            let most = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
             if members != sweep.group.members || sweep.group.tokens + tokens > most {
                 self.compute(job, journal, candidates, &mut sweep)?;
             }

@@ -5,8 +5,10 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{fixture, relative_error};
+use common::{engines, engines_of, fixture, gpu, relative_error};
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::evaluate::EvalSet;
+use ghostlab_core::evaluate::generation::GenerationEval;
 use ghostlab_core::generate::{Detokenizer, End, Generation, Prompt, Sampling, Settings, Watch, generate};
 use ghostlab_core::model::{
     Batch, CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
@@ -92,38 +94,45 @@ fn greatest(logits: &[f32]) -> usize {
 /// The text is longer than the windows of the models that have one (24 tokens and 40).
 #[test]
 fn with_a_cache_each_step_gives_what_the_whole_text_at_once_gives() {
-    const TOKENS: usize = 70;
     for name in MODELS {
-        let engine = decoder(name);
-        let programs = programs(&engine);
-        let trie = Trie::new(&programs);
-        let mut decoding = engine.decoding(&trie).unwrap();
-        let text = ids(1, TOKENS);
-        let expected: Vec<_> = programs.iter().map(|program| at_once(&engine, program, &text)).collect();
-        let all: Vec<usize> = (0..programs.len()).collect();
-        let mut run = |ids: &[u32], programs: &[usize], before: &[(usize, usize)], block| {
-            let run =
-                Run { ids: ids.to_vec(), programs: programs.to_vec(), before: before.to_vec(), block, room: TOKENS };
-            decoding.run(&[run]).unwrap().remove(0)
-        };
-        let hold = |at: usize, program: usize, logits: &[f32]| {
-            let expected = &expected[program][at];
-            let error = relative_error(&wide(logits), &wide(expected));
-            assert!(error < 1e-5, "{name}, program {program}, token {at}: {error:e}");
-            assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {at}");
-        };
-        // A prompt that all programs share, a second piece of it in a block of its own, then token by token.
-        for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
-            hold(19, program, logits);
+        let folder = fixture(&format!("arch/{name}"));
+        let capped = Config { score_cap: Some(0.5), ..Config::read(&folder).unwrap() };
+        for engine in engines(&folder).into_iter().chain(engines_of(capped, &folder)) {
+            steps_are_the_text_at_once(name, &*engine);
         }
-        for (program, logits) in run(&text[13..30], &all, &[(0, 13)], 1).iter().enumerate() {
-            hold(29, program, logits);
-        }
-        for at in 30..TOKENS {
-            for &program in &all {
-                let logits = run(&text[at..=at], &[program], &[(0, 13), (1, 17)], 2 + program);
-                hold(at, program, &logits[0]);
-            }
+    }
+}
+
+fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
+    const TOKENS: usize = 70;
+    let name = &format!("{name}, {:?}", engine.id());
+    let programs = programs(engine);
+    let trie = Trie::new(&programs);
+    let mut decoding = engine.decoding(&trie).unwrap();
+    let text = ids(1, TOKENS);
+    let expected: Vec<_> = programs.iter().map(|program| at_once(engine, program, &text)).collect();
+    let all: Vec<usize> = (0..programs.len()).collect();
+    let mut run = |ids: &[u32], programs: &[usize], before: &[(usize, usize)], block| {
+        let run = Run { ids: ids.to_vec(), programs: programs.to_vec(), before: before.to_vec(), block, room: TOKENS };
+        decoding.run(&[run]).unwrap().remove(0)
+    };
+    let hold = |at: usize, program: usize, logits: &[f32]| {
+        let expected = &expected[program][at];
+        let error = relative_error(&wide(logits), &wide(expected));
+        assert!(error < 1e-5, "{name}, program {program}, token {at}: {error:e}");
+        assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {at}");
+    };
+    // A prompt that all programs share, a second piece of it in a block of its own, then token by token.
+    for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
+        hold(19, program, logits);
+    }
+    for (program, logits) in run(&text[13..30], &all, &[(0, 13)], 1).iter().enumerate() {
+        hold(29, program, logits);
+    }
+    for at in 30..TOKENS {
+        for &program in &all {
+            let logits = run(&text[at..=at], &[program], &[(0, 13), (1, 17)], 2 + program);
+            hold(at, program, &logits[0]);
         }
     }
 }
@@ -290,9 +299,12 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
 
 #[test]
 fn the_candle_engine_generates_the_same_tokens() {
-    for name in ["llama-gqa", "olmo2", "mistral", "qwen2"] {
+    let devices = || [Some(DeviceName::Cpu), gpu()].into_iter().flatten();
+    for (name, device) in
+        ["llama-gqa", "olmo2", "mistral", "qwen2"].into_iter().flat_map(|name| devices().map(move |of| (name, of)))
+    {
         let folder = fixture(&format!("arch/{name}"));
-        let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
+        let at = Placement { device, dtype: FloatType::F32 };
         let candle = CandleEngine::load(Config::read(&folder).unwrap(), &folder, at, None).unwrap();
         let prompts: Vec<Prompt> = prompts().into_iter().step_by(5).collect();
         let expected = run(&decoder(name), &prompts, &settings());
@@ -300,4 +312,19 @@ fn the_candle_engine_generates_the_same_tokens() {
             assert_eq!(run(&candle, &prompts, &Settings { batch, ..settings() }), expected, "{name}, batch {batch}");
         }
     }
+}
+
+#[test]
+fn chunks_that_run_together_give_what_each_gives_alone() {
+    let engine = decoder("qwen3");
+    let ids = |index: u32| ids(index, 3 + index as usize % 5);
+    let prompts: Vec<Prompt> = (0..70).map(|at| Prompt { identity: at.to_string(), ids: ids(at) }).collect();
+    let eval = GenerationEval::new(&prompts, Settings { batch: 1, ..Settings::greedy(3, 64) }, &Digits);
+    let trie = Trie::new(&programs(&engine));
+    let of = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
+    assert_eq!(eval.chunks(), 2);
+    // In another order than that of their prompts.
+    let (together, first, second) = (of(&[1, 0]), of(&[0]), of(&[1]));
+    assert_eq!(together, [second, first].concat());
+    assert!(eval.fits(1, &together[0][0]) && eval.fits(0, &together[1][0]));
 }

@@ -22,6 +22,11 @@ pub trait EvalSet: Sync {
     /// How much text some chunks are, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 
+    /// Tokens of chunks that an engine is best given together, if that is more than one chunk.
+    fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
+        engine.pass_tokens(programs)
+    }
+
     /// Runs some chunks together. `seconds[node]` grows by the time of each step.
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues>;
 
@@ -117,7 +122,7 @@ pub fn score(
     let chunks: Vec<usize> = (0..eval_set.chunks()).collect();
     let mut left = chunks.as_slice();
     while !left.is_empty() {
-        let most = engine.pass_tokens(trie.programs());
+        let most = eval_set.pass_tokens(engine, trie.programs());
         let (now, later) = left.split_at(together(left.iter().map(|&chunk| eval_set.tokens(chunk)), most));
         for of_chunk in eval_set.run(engine, trie, now, seconds)? {
             for (of_program, values) in of_programs.iter_mut().zip(of_chunk) {

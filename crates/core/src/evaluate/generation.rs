@@ -11,18 +11,23 @@ use crate::model::{Engine, Load, Trie};
 /// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave.
 pub const CHUNK: usize = 64;
 
+/// Tokens of chunks that are computed together on another device than the processor, and prompts that run there at a time.
+const DEVICE_TOKENS: usize = 1 << 17;
+const DEVICE_PROMPTS: usize = 1024;
+
 /// Prompts as an eval set: a chunk's values are, of each of its prompts, why it ended, how many tokens it got, and these.
 /// [`GenerationEval::read`] reads them.
 pub struct GenerationEval<'a> {
     prompts: &'a [Prompt],
     settings: Settings,
-    text: &'a (dyn Detokenizer + Sync),
+    text: &'a dyn Detokenizer,
 }
 
 impl<'a> GenerationEval<'a> {
-    /// What `settings` say of the batch is not looked at: a chunk runs together, as far as the cache has room.
-    pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a (dyn Detokenizer + Sync)) -> Self {
-        Self { prompts, settings: Settings { batch: CHUNK, ..settings }, text }
+    /// What `settings` say of the batch is not looked at: chunks that are computed together run together, as far as the cache has
+    /// room.
+    pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
+        Self { prompts, settings, text }
     }
 
     fn members(&self, chunk: usize) -> Range<usize> {
@@ -97,15 +102,23 @@ impl EvalSet for GenerationEval<'_> {
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
+    /// Of several chunks on a device that is faster the more sequences there are.
+    fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
+        let least = if engine.sums_device().is_some() { DEVICE_TOKENS } else { 0 };
+        engine.pass_tokens(programs).max(least)
+    }
+
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let started = Instant::now();
-        let mut of_chunks = Vec::with_capacity(chunks.len());
-        for &chunk in chunks {
-            let prompts = &self.prompts[self.members(chunk)];
-            let done = generate(engine, trie, prompts, &self.settings, self.text, &mut ())?;
+        let prompts: Vec<Prompt> = chunks.iter().flat_map(|&of| &self.prompts[self.members(of)]).cloned().collect();
+        let settings = Settings { batch: prompts.len().clamp(1, DEVICE_PROMPTS), ..self.settings.clone() };
+        let mut done = generate(engine, trie, &prompts, &settings, self.text, &mut ())?.into_iter();
+        let of_chunk = |&chunk: &usize| {
+            let done: Vec<Vec<Generation>> = done.by_ref().take(self.members(chunk).len()).collect();
             let of_program = |program: usize| done.iter().flat_map(|of| values(&of[program])).collect::<Vec<f64>>();
-            of_chunks.push((0..trie.programs()).map(of_program).collect());
-        }
+            (0..trie.programs()).map(of_program).collect()
+        };
+        let of_chunks = chunks.iter().map(of_chunk).collect();
         // All programs pass the first step: they share the time alike.
         if let Some(first) = seconds.first_mut() {
             *first += started.elapsed().as_secs_f64();

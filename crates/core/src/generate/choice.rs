@@ -4,52 +4,33 @@ use rand_mt::Mt;
 use sha2::{Digest, Sha256};
 
 use super::settings::Sampling;
+use crate::model::likeliest;
 
 /// One sequence's draws.
 pub(super) struct Choice {
-    drawing: Option<(Sampling, Mt)>,
+    sampling: Sampling,
+    generator: Mt,
 }
 
 impl Choice {
-    pub(super) fn new(sampling: Option<Sampling>, identity: &str) -> Self {
-        let drawing = sampling.map(|sampling| {
-            let mut hash = Sha256::new();
-            hash.update(sampling.seed.to_le_bytes());
-            hash.update(identity);
-            let digest: [u8; 32] = hash.finalize().into();
-            let (words, _) = digest.as_chunks::<4>();
-            let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-            (sampling, Mt::new_with_key(words))
-        });
-        Self { drawing }
+    pub(super) fn new(sampling: Sampling, identity: &str) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(sampling.seed.to_le_bytes());
+        hash.update(identity);
+        let digest: [u8; 32] = hash.finalize().into();
+        let (words, _) = digest.as_chunks::<4>();
+        let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        Self { sampling, generator: Mt::new_with_key(words) }
     }
 
-    /// The next token; none where a logit is no number.
+    /// The next token; none where a logit is no number or infinite.
     pub(super) fn next(&mut self, logits: &[f32]) -> Option<u32> {
-        if logits.iter().any(|logit| logit.is_nan()) || !logits.iter().any(|logit| logit.is_finite()) {
-            return None;
-        }
-        match &mut self.drawing {
-            None => Some(greatest(logits)),
-            Some((sampling, generator)) => {
-                // 53 bits, as CPython's `random.random()`.
-                let (high, low) = (generator.next_u32() >> 5, generator.next_u32() >> 6);
-                let draw = (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0;
-                Some(drawn(logits, sampling, draw))
-            }
-        }
+        likeliest(logits)?;
+        // 53 bits, as CPython's `random.random()`.
+        let (high, low) = (self.generator.next_u32() >> 5, self.generator.next_u32() >> 6);
+        let draw = (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0;
+        Some(drawn(logits, &self.sampling, draw))
     }
-}
-
-/// The likeliest token; of equal ones the lowest.
-pub(crate) fn greatest(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (token, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = token;
-        }
-    }
-    best as u32
 }
 
 /// The token at which the sum of probabilities, likeliest first and equal ones by their number, exceeds `draw` of what stays.
@@ -89,14 +70,6 @@ mod tests {
     const PLAIN: Sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
 
     #[test]
-    fn of_equal_logits_the_lowest_token_is_taken_and_none_of_what_is_no_number() {
-        let mut greedy = Choice::new(None, "");
-        assert_eq!(greedy.next(&[1.0, 3.0, 3.0]), Some(1));
-        assert_eq!(greedy.next(&[1.0, f32::NAN]), None);
-        assert_eq!(greedy.next(&[f32::NEG_INFINITY; 2]), None);
-    }
-
-    #[test]
     fn tokens_are_drawn_by_their_probabilities_within_top_k_and_top_p() {
         // By hand: probabilities 0.2, 0.5, 0.3.
         let logits = [0.2f32.ln(), 0.5f32.ln(), 0.3f32.ln()];
@@ -115,7 +88,7 @@ mod tests {
     fn draws_are_those_of_the_seed_and_the_prompt() {
         let logits = vec![0.0; 1000];
         let draws = |seed, identity| {
-            let mut choice = Choice::new(Some(Sampling { seed, ..PLAIN }), identity);
+            let mut choice = Choice::new(Sampling { seed, ..PLAIN }, identity);
             [(); 4].map(|()| choice.next(&logits))
         };
         assert_eq!(draws(1, "a"), draws(1, "a"));

@@ -9,7 +9,6 @@ mod schedule;
 mod settings;
 mod text;
 
-pub(crate) use choice::greatest;
 pub use schedule::{Prompt, Watch, generate};
 pub use settings::{Sampling, Settings};
 pub use text::{Detokenizer, End, Generation};

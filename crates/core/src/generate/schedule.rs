@@ -4,7 +4,9 @@
 //! Prompts run in the order of their ids, so that those which begin alike follow each other: each runs only what is new to
 //! it, and sees the rest in the blocks of the one before.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use rayon::prelude::*;
 
 use super::choice::Choice;
 use super::settings::Settings;
@@ -55,6 +57,8 @@ pub fn generate(
     watch: &mut dyn Watch,
 ) -> Result<Vec<Vec<Generation>>> {
     settings.check()?;
+    let cache_bytes = engine.cache_bytes().map_or(settings.cache_bytes, |room| room.min(settings.cache_bytes));
+    let settings = &Settings { cache_bytes, ..settings.clone() };
     let decoding = engine.decoding(trie)?;
     let mut schedule = Schedule::new(decoding, trie.programs(), prompts, settings)?;
     while schedule.is_busy() {
@@ -75,7 +79,8 @@ struct Sequence {
     chain: Chain,
     block: BlockId,
     ids: Vec<u32>,
-    choice: Choice,
+    /// None where the likeliest token is taken.
+    choice: Option<Choice>,
 }
 
 struct Schedule<'a> {
@@ -197,12 +202,10 @@ impl<'a> Schedule<'a> {
     fn admit(&mut self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         let mut prefill = 0;
+        // A batch counts prompts: those of which any program still runs, and those that begin now.
+        let running = self.live.iter().map(|of| of.prompt).collect::<HashSet<usize>>().len();
         while let Some(&prompt) = self.waiting.front() {
-            // A batch counts prompts: those of which any program still runs, and those that begin now.
-            let mut running: Vec<usize> = self.live.iter().map(|of| of.prompt).collect();
-            running.sort_unstable();
-            running.dedup();
-            if running.len() >= self.settings.batch {
+            if running + runs.len() >= self.settings.batch {
                 break;
             }
             let mut chain = self.shared(prompt);
@@ -245,7 +248,8 @@ impl<'a> Schedule<'a> {
                 room: tokens,
             });
             for program in self.programs.clone() {
-                let choice = Choice::new(self.settings.sampling, &self.prompts[prompt].identity);
+                let identity = &self.prompts[prompt].identity;
+                let choice = self.settings.sampling.map(|sampling| Choice::new(sampling, identity));
                 let block = self.block();
                 self.live.push(Sequence { prompt, program, chain: chain.clone(), block, ids: Vec::new(), choice });
             }
@@ -258,21 +262,37 @@ impl<'a> Schedule<'a> {
         let going = self.live.len();
         let mut runs: Vec<Run> = self.live.iter().map(|of| self.goes_on(of)).collect();
         runs.extend(self.admit());
-        let logits = self.decoding.run(&runs)?;
-        // Those of the prompts that began stand in the order of the sequences, program by program.
-        let logits: Vec<Vec<f32>> = logits.into_iter().flatten().collect();
-        debug_assert!(logits.len() == self.live.len() && going <= logits.len());
-        let mut finished = Vec::new();
-        for (mut sequence, logits) in std::mem::take(&mut self.live).into_iter().zip(logits) {
-            let next = sequence.choice.next(&logits);
+        let live = std::mem::take(&mut self.live);
+        let nexts = self.nexts(&runs, live)?;
+        debug_assert!(going <= nexts.len());
+        // Texts are made of all tokens of a sequence each time: as long as a step of a small backbone takes, one by one.
+        let settings = self.settings;
+        let ends = nexts.into_par_iter().map(|(mut sequence, next)| {
             sequence.ids.extend(next);
-            let end = if next.is_none() { Some(End::NotFinite) } else { end(&sequence.ids, self.settings, text)? };
+            let end = if next.is_none() { Some(End::NotFinite) } else { end(&sequence.ids, settings, text)? };
+            Ok((sequence, end))
+        });
+        let mut finished = Vec::new();
+        for (sequence, end) in ends.collect::<Result<Vec<_>>>()? {
             match end {
                 None => self.live.push(sequence),
                 Some(end) => finished.push((sequence, end)),
             }
         }
         finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, text, watch))
+    }
+
+    /// The next token of each sequence: those of the prompts that began stand in the order of the sequences, program by program.
+    fn nexts(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
+        if self.settings.sampling.is_none() {
+            return Ok(live.into_iter().zip(self.decoding.likeliest(runs)?.into_iter().flatten()).collect());
+        }
+        let logits: Vec<Vec<f32>> = self.decoding.run(runs)?.into_iter().flatten().collect();
+        let drawn = live.into_par_iter().zip(logits).map(|(mut sequence, logits)| {
+            let next = sequence.choice.as_mut().and_then(|choice| choice.next(&logits));
+            (sequence, next)
+        });
+        Ok(drawn.collect())
     }
 
     /// The last token of a sequence, which makes its next one.

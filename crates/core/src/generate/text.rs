@@ -6,7 +6,7 @@ use crate::corpus::Tokenizer;
 use crate::error::Result;
 
 /// Token ids to text.
-pub trait Detokenizer {
+pub trait Detokenizer: Sync {
     /// # Errors
     /// Ids that are no tokens.
     fn text(&self, ids: &[u32], special: bool) -> Result<String>;

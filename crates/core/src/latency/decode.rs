@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted, in_rounds};
 use super::spread::{Speedup, TimeSpread};
-use crate::error::{Error, Result};
-use crate::generate::greatest;
+use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
 
 /// What a variant took to decode behind one prompt.
@@ -86,21 +85,20 @@ fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Res
         room: prompt.length + tokens,
     };
     let runs: Vec<Run> = ids.chunks(prompt.length.max(1)).enumerate().map(run).collect();
-    let mut next = likeliest(&decoding.run(&runs)?)?;
+    let mut next = next_of(decoding.likeliest(&runs)?);
     let mut new = Vec::with_capacity(tokens * prompt.batch);
     let started = Instant::now();
     for _ in 0..tokens {
         let runs: Vec<Run> = next.chunks(1).enumerate().map(run).collect();
-        next = likeliest(&decoding.run(&runs)?)?;
+        next = next_of(decoding.likeliest(&runs)?);
         new.extend_from_slice(&next);
     }
     Ok((started.elapsed().as_secs_f64() * 1e3, new))
 }
 
-/// The next token of each sequence, of one program.
-fn likeliest(logits: &[Vec<Vec<f32>>]) -> Result<Vec<u32>> {
-    let of = |of_programs: &Vec<Vec<f32>>| of_programs.first().map(|logits| greatest(logits));
-    logits.iter().map(of).collect::<Option<_>>().ok_or_else(|| Error::job("a sequence has no logits"))
+/// The next token of each sequence, of one program; any where its logits are no numbers, as each takes the same time.
+fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
+    likeliest.into_iter().map(|of_programs| of_programs.first().copied().flatten().unwrap_or(0)).collect()
 }
 
 /// Operations of the new tokens by the cost model: of prompts that are so much longer, without those of the prompts.

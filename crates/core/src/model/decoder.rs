@@ -1,5 +1,6 @@
 //! The decoder: one description of every architecture in the registry, run step by step.
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use candle_core::Tensor;
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
-use super::decoding::{Cached, Past};
+use super::decoding::{BlockId, Cached, Past, Placed, positions};
 use super::kernels::{self, Ends, Heads, KeyValues, Linear, Norm, Scratch, SeenRun};
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
@@ -35,6 +36,11 @@ pub struct Decoder {
     passes: Option<Arc<Passes>>,
 }
 
+type Blocks = HashMap<BlockId, KeyValues>;
+
+/// New rows by their positions.
+type PastRows<'a> = Past<'a, Vec<usize>, Blocks>;
+
 /// How the rows of a stream see each other, and what was before them.
 trait Seen {
     /// # Shapes
@@ -54,13 +60,12 @@ impl Seen for Batch {
     }
 }
 
-impl Seen for Past<'_, KeyValues> {
+impl Seen for PastRows<'_> {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let positions = self.positions();
-        let table = rotary.continued(&positions)?;
-        let rotated = kernels::rotate(qkv, heads, &positions, &table);
+        let table = rotary.continued(self.shared)?;
+        let rotated = kernels::rotate(qkv, heads, self.shared, &table);
         let mut blocks = self.blocks.borrow_mut();
-        for of in &self.runs {
+        for of in self.runs {
             let fresh = || KeyValues::with_room(of.run.room, heads.keys * heads.head_dim);
             let block = blocks.entry(of.run.block).or_insert_with(fresh);
             kernels::keep(block, &rotated, qkv, heads, of.rows.clone());
@@ -383,7 +388,9 @@ impl Model for Decoder {
 }
 
 impl Cached for Decoder {
-    type Block = KeyValues;
+    type Blocks = Blocks;
+    /// The position of each row.
+    type Shared = Vec<usize>;
 
     fn embed(&self, ids: &[u32]) -> Result<Tensor> {
         let mut batch = Batch::default();
@@ -391,14 +398,22 @@ impl Cached for Decoder {
         self.begin(&batch)
     }
 
-    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
+    fn shared(&self, runs: &[Placed<'_>]) -> Result<Vec<usize>> {
+        Ok(positions(runs))
+    }
+
+    fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
         self.step_of(step, past, x)
     }
 
-    fn head(&self, x: &Tensor) -> Result<Vec<f32>> {
+    fn forget(blocks: &mut Blocks, block: BlockId) {
+        blocks.remove(&block);
+    }
+
+    fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
         let rows: Vec<usize> = (0..x.dim(0)?).collect();
         let logits = self.logits(x, &rows)?;
-        Ok(elements(&logits)?.to_vec())
+        Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())
     }
 
     /// In f32 whatever the products are computed in: a query at a time, reading them is what takes time.

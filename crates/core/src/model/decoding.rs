@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
+use std::rc::Rc;
 
 use candle_core::Tensor;
 
@@ -42,6 +43,13 @@ pub trait Decoding {
     /// A step that fails, an id that the embedding has not. What is cached is then of no use any more.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>>;
 
+    /// The same, and of these logits the likeliest token, which is all that leaves the engine: of equal ones the lowest, none
+    /// where a logit is no number or infinite.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn likeliest(&mut self, runs: &[Run]) -> Result<Vec<Vec<Option<u32>>>>;
+
     /// Forgets a block.
     fn free(&mut self, block: BlockId);
 
@@ -49,22 +57,47 @@ pub trait Decoding {
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
+/// The likeliest token; of equal ones the lowest. None where a logit is no number or infinite, and of none.
+pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
+    let mut best = (None, f32::NEG_INFINITY);
+    for (token, &logit) in (0..).zip(logits) {
+        if logit.is_nan() || logit == f32::INFINITY {
+            return None;
+        }
+        if logit > best.1 {
+            best = (Some(token), logit);
+        }
+    }
+    best.0
+}
+
 /// What decoding needs of an engine.
 pub(super) trait Cached: Model + Sync {
-    /// Keys and values of one block at one step.
-    type Block: Send;
+    /// Keys and values of all blocks at one step.
+    type Blocks: Default + Send;
+    /// What all steps that some runs take together need of these.
+    type Shared;
 
     /// # Shapes
     /// Result `[tokens, C]`.
     fn embed(&self, ids: &[u32]) -> Result<Tensor>;
 
-    /// # Shapes
-    /// `x [tokens, C]`; result the same.
-    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Block>) -> Result<Tensor>;
+    fn shared(&self, runs: &[Placed<'_>]) -> Result<Self::Shared>;
 
     /// # Shapes
-    /// `x [rows, C]`; result `[rows, vocab]`.
-    fn head(&self, x: &Tensor) -> Result<Vec<f32>>;
+    /// `x [tokens, C]`; result the same.
+    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Shared, Self::Blocks>) -> Result<Tensor>;
+
+    fn forget(blocks: &mut Self::Blocks, block: BlockId);
+
+    /// # Shapes
+    /// `x [rows, C]`; result `[rows][vocab]`.
+    fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>>;
+
+    /// Of each row, [`likeliest`].
+    fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
+        Ok(self.head(x)?.iter().map(|logits| likeliest(logits)).collect())
+    }
 
     /// Bytes of a key and a value of all heads.
     fn key_value_bytes(&self) -> u64;
@@ -80,9 +113,14 @@ pub(super) struct Placed<'a> {
 }
 
 impl Placed<'_> {
+    /// The place of its first token in its own block.
+    pub(super) fn place(&self) -> usize {
+        self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
+    }
+
     /// What its last row sees: blocks, and how many tokens of each.
     pub(super) fn chain<'b, B>(&self, blocks: &'b HashMap<BlockId, B>) -> Result<Vec<(&'b B, usize)>> {
-        let own = self.first + self.rows.len() - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>();
+        let own = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, own)]);
         let found = chain.map(|(id, tokens)| Some((blocks.get(&id)?, tokens))).collect::<Option<_>>();
         found.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))
@@ -90,17 +128,16 @@ impl Placed<'_> {
 }
 
 /// What the rows of a stream see beside each other at one step.
-pub(super) struct Past<'a, B> {
-    pub(super) runs: Vec<Placed<'a>>,
+pub(super) struct Past<'a, S, B> {
+    pub(super) runs: &'a [Placed<'a>],
+    pub(super) shared: &'a S,
     /// The step's.
-    pub(super) blocks: RefCell<&'a mut HashMap<BlockId, B>>,
+    pub(super) blocks: RefCell<&'a mut B>,
 }
 
-impl<B> Past<'_, B> {
-    /// The position of each row.
-    pub(super) fn positions(&self) -> Vec<usize> {
-        self.runs.iter().flat_map(|run| run.first..run.first + run.rows.len()).collect()
-    }
+/// The position of each row of some runs.
+pub(super) fn positions(runs: &[Placed<'_>]) -> Vec<usize> {
+    runs.iter().flat_map(|run| run.first..run.first + run.rows.len()).collect()
 }
 
 /// One trie on one engine.
@@ -108,16 +145,24 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
     model: &'a M,
     trie: &'a Trie,
     /// Of each node.
-    blocks: Vec<HashMap<BlockId, M::Block>>,
+    blocks: Vec<M::Blocks>,
     /// Tokens of each block.
     lengths: HashMap<BlockId, usize>,
 }
 
+/// Runs that take steps together, and what these need of them.
+struct Together<'r, S> {
+    placed: Vec<Placed<'r>>,
+    /// Which of the call's they are.
+    runs: Vec<usize>,
+    shared: S,
+}
+
 /// A step that may run on the stream of some runs.
-struct Ready {
+struct Ready<'r, S> {
     node: usize,
     depth: usize,
-    runs: Vec<usize>,
+    of: Rc<Together<'r, S>>,
     x: Tensor,
 }
 
@@ -130,38 +175,54 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         if let Some(program) = headless {
             return Err(Error::job("a program without a head generates nothing").at(format!("program {program}")));
         }
-        let blocks = (0..trie.len()).map(|_| HashMap::new()).collect();
+        let blocks = (0..trie.len()).map(|_| M::Blocks::default()).collect();
         Ok(Self { model, trie, blocks, lengths: HashMap::new() })
     }
 
     /// Adds the steps that follow a node, each with the runs of its programs.
-    fn branch(&self, of: &Ready, runs: &[Run], ready: &mut Vec<Ready>) -> Result<()> {
-        for &node in self.trie.children(of.node) {
-            let depth = of.depth + 1;
+    fn branch<'r>(
+        &self,
+        from: &Ready<'r, M::Shared>,
+        runs: &'r [Run],
+        ready: &mut Vec<Ready<'r, M::Shared>>,
+    ) -> Result<()> {
+        for &node in self.trie.children(from.node) {
+            let depth = from.depth + 1;
             let passes = |program: &usize| self.trie.path(*program).get(depth) == Some(&node);
-            let own = |run: &usize| runs[*run].programs.iter().any(passes);
-            let (mut members, mut rows, mut start) = (Vec::new(), Vec::new(), 0);
-            for run in &of.runs {
-                let end = start + runs[*run].ids.len() as u32;
-                if own(run) {
-                    members.push(*run);
-                    rows.extend(start..end);
-                }
-                start = end;
+            let own = from.of.placed.iter().zip(&from.of.runs).filter(|(of, _)| of.run.programs.iter().any(passes));
+            let (placed, members): (Vec<&Placed<'_>>, Vec<usize>) = own.unzip();
+            if members.is_empty() {
+                continue;
             }
-            let x = match members.len() {
-                0 => continue,
-                count if count == of.runs.len() => of.x.clone(),
-                _ => select(&of.x, rows)?,
-            };
-            ready.push(Ready { node, depth, runs: members, x });
+            if members.len() == from.of.runs.len() {
+                ready.push(Ready { node, depth, of: Rc::clone(&from.of), x: from.x.clone() });
+                continue;
+            }
+            let rows = placed.iter().flat_map(|of| of.rows.clone()).map(|row| row as u32).collect();
+            let x = select(&from.x, rows)?;
+            ready.push(Ready { node, depth, of: self.together(runs, members)?, x });
         }
         Ok(())
     }
 
+    /// Some of a call's runs, one below the other.
+    fn together<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<Together<'r, M::Shared>>> {
+        let mut start = 0;
+        let placed = members.iter().map(|&member| {
+            let run = &runs[member];
+            let rows = start..start + run.ids.len();
+            start = rows.end;
+            let before: usize = run.before.iter().map(|(_, tokens)| tokens).sum();
+            Placed { rows, first: before + self.lengths.get(&run.block).copied().unwrap_or(0), run }
+        });
+        let placed: Vec<Placed<'_>> = placed.collect();
+        let shared = self.model.shared(&placed)?;
+        Ok(Rc::new(Together { placed, runs: members, shared }))
+    }
+
     /// Takes out the step that runs next: layer by layer, so that weights which are made by need are made once.
-    fn take(&self, ready: &mut Vec<Ready>) -> Option<Ready> {
-        let of = |ready: &Ready| (self.trie.step(ready.node).weights(), ready.node);
+    fn take<'r>(&self, ready: &mut Vec<Ready<'r, M::Shared>>) -> Option<Ready<'r, M::Shared>> {
+        let of = |ready: &Ready<'_, M::Shared>| (self.trie.step(ready.node).weights(), ready.node);
         let at = (0..ready.len()).min_by_key(|&at| of(&ready[at]))?;
         let taken = ready.remove(at);
         let now = self.trie.step(taken.node).weights();
@@ -181,73 +242,79 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
 }
 
 impl<M: Cached> TrieDecoding<'_, M> {
-    fn run_here(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
-        let of_run = |run: &Run| vec![Vec::new(); run.programs.len()];
-        let mut outputs: Vec<Vec<Vec<f32>>> = runs.iter().map(of_run).collect();
-        let firsts: Vec<usize> = runs
-            .iter()
-            .map(|run| {
-                let before: usize = run.before.iter().map(|(_, tokens)| tokens).sum();
-                before + self.lengths.get(&run.block).copied().unwrap_or(0)
-            })
-            .collect();
+    /// Of each run, for each of its programs what `head` makes of its last row.
+    fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
-            return Ok(outputs);
+            return Ok(Vec::new());
         }
+        let mut outputs: Vec<Vec<Option<T>>> = runs.iter().map(|run| vec![None; run.programs.len()]).collect();
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
-        let root = Ready { node: 0, depth: 0, runs: (0..runs.len()).collect(), x: self.model.embed(&ids)? };
+        let of = self.together(runs, (0..runs.len()).collect())?;
+        let root = Ready { node: 0, depth: 0, of, x: self.model.embed(&ids)? };
         let mut ready = Vec::new();
         self.branch(&root, runs, &mut ready)?;
         drop(root);
         while let Some(mut taken) = self.take(&mut ready) {
             let step = self.trie.step(taken.node);
+            let placed = &taken.of.placed;
             if *step == Step::Head {
-                let ends = taken.runs.iter().scan(0, |end, &run| {
-                    *end += runs[run].ids.len() as u32;
-                    Some(*end - 1)
-                });
-                let logits = self.model.head(&select(&taken.x, ends.collect())?)?;
-                let vocab = logits.len() / taken.runs.len();
-                for (&run, row) in taken.runs.iter().zip(logits.chunks_exact(vocab)) {
+                let ends: Vec<u32> = placed.iter().map(|of| of.rows.end as u32 - 1).collect();
+                let all = taken.x.dim(0)? == ends.len();
+                let made = head(self.model, &if all { taken.x } else { select(&taken.x, ends)? })?;
+                for (&run, made) in taken.of.runs.iter().zip(made) {
                     for (output, &program) in outputs[run].iter_mut().zip(&runs[run].programs) {
                         if self.trie.path(program).last() == Some(&taken.node) {
-                            *output = row.to_vec();
+                            *output = Some(made.clone());
                         }
                     }
                 }
                 continue;
             }
-            let mut start = 0;
-            let placed = taken.runs.iter().map(|&run| {
-                let rows = start..start + runs[run].ids.len();
-                start = rows.end;
-                Placed { rows, first: firsts[run], run: &runs[run] }
-            });
-            let past = Past { runs: placed.collect(), blocks: RefCell::new(&mut self.blocks[taken.node]) };
-            taken.x = self.model.step(step, &taken.x, &past)?;
+            let blocks = RefCell::new(&mut self.blocks[taken.node]);
+            taken.x = self.model.step(step, &taken.x, &Past { runs: placed, shared: &taken.of.shared, blocks })?;
             self.branch(&taken, runs, &mut ready)?;
         }
         for run in runs {
             *self.lengths.entry(run.block).or_default() += run.ids.len();
         }
-        Ok(outputs)
+        let whole = outputs.into_iter().map(|of| of.into_iter().collect::<Option<Vec<T>>>());
+        whole.collect::<Option<_>>().ok_or_else(|| Error::job("a program of a run has no head"))
     }
 }
 
 impl<M: Cached> Decoding for TrieDecoding<'_, M> {
+    // On one of the pool's threads: from elsewhere each of a token's hundred small products wakes one, and waits for it.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
-        // On one of the pool's threads: from elsewhere each of a token's hundred small products wakes one, and waits for it.
-        rayon::scope(|_| self.run_here(runs))
+        rayon::scope(|_| self.forward(runs, M::head))
+    }
+
+    fn likeliest(&mut self, runs: &[Run]) -> Result<Vec<Vec<Option<u32>>>> {
+        rayon::scope(|_| self.forward(runs, M::likeliest))
     }
 
     fn free(&mut self, block: BlockId) {
         self.lengths.remove(&block);
-        self.blocks.iter_mut().for_each(|blocks| drop(blocks.remove(&block)));
+        self.blocks.iter_mut().for_each(|blocks| M::forget(blocks, block));
     }
 
     fn token_bytes(&self, programs: &[usize]) -> u64 {
         let nodes: BTreeSet<usize> = programs.iter().flat_map(|&of| self.trie.path(of)).copied().collect();
         let attention = |node: &usize| self.trie.step(*node).is_attention();
         nodes.into_iter().filter(attention).count() as u64 * self.model.key_value_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_equal_logits_the_lowest_token_is_the_likeliest_and_none_of_what_is_no_number() {
+        assert_eq!(likeliest(&[1.0, 3.0, 3.0]), Some(1));
+        assert_eq!(likeliest(&[f32::NEG_INFINITY, -2.0]), Some(1));
+        for wrong in [[1.0, f32::NAN], [f32::NAN, 1.0], [f32::INFINITY, 1.0], [f32::NEG_INFINITY; 2]] {
+            assert_eq!(likeliest(&wrong), None);
+        }
+        assert_eq!(likeliest(&[]), None);
     }
 }

@@ -74,6 +74,11 @@ pub trait Engine: Send + Sync {
         0
     }
 
+    /// Bytes that keys and values may take where the engine's device has a memory of its own.
+    fn cache_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Runs one batch through all programs of a trie.
     ///
     /// # Errors

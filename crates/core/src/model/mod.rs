@@ -46,6 +46,7 @@ pub use content::{TensorHashes, content, tensor_hashes};
 pub use cost::Load;
 pub use cpu::CPU;
 pub use decoder::Decoder;
+pub(crate) use decoding::likeliest;
 pub use decoding::{BlockId, Decoding, Run};
 pub use deployed::{Deployed, deployed, merged, whole};
 pub use engine::{BatchObserver, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together};

@@ -82,7 +82,6 @@ impl Rotaries {
         &self.all[self.of_layer[layer]]
     }
 
-    /// Each that some layer has, with its number.
     /// What is made of each that a layer has, by its number.
     pub(super) fn turned<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
         let of = |(number, rotary)| if self.of_layer.contains(&number) { make(rotary) } else { Ok(None) };
@@ -171,6 +170,8 @@ impl Rotary {
         if let Some(known) = known.filter(|of| of.cos.len() >= positions * half) {
             return known;
         }
+        // A text that grows token by token finds room for as many again.
+        let positions = positions.next_power_of_two();
         let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
         // The angle is formed in f32 like in transformers, then its cosine exactly.
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));

@@ -14,6 +14,7 @@ use candle_core::cuda_backend::cudarc::nvrtc;
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Error, Layout, Shape, Tensor};
 
+pub(super) use self::attend::{Places, Sight, attend, place};
 use super::fused::Scores;
 use crate::error::Result;
 
@@ -25,22 +26,22 @@ pub(super) fn may_be(of: &[&Tensor]) -> bool {
 
 /// As [`super::ops::rms_norm`].
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op2_no_bwd(&numbers(weight)?, &Norm { eps: eps as f32 })?)
+    Ok(x.contiguous()?.apply_op2_no_bwd(&numbers(weight)?, &On2(Norm { eps: eps as f32 }))?)
 }
 
 /// As [`super::ops::rotate`], of all channels of a head.
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op3_no_bwd(&numbers(cos)?, &numbers(sin)?, &Rotate)?)
+    Ok(x.contiguous()?.apply_op3_no_bwd(&numbers(cos)?, &numbers(sin)?, &On3(Rotate))?)
 }
 
 /// As [`super::fused::weights`], in the type of the scores.
 pub(super) fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
-    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &Weights(of))?)
+    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &On2(Weights(of)))?)
 }
 
 /// `silu(gate) * up`.
 pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &SiluMul)?)
+    Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &On2(SiluMul))?)
 }
 
 /// `x·Wᵀ` of factors in half precision, multiplied and summed in f32 and not rounded again.
@@ -48,14 +49,13 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// `x [rows, in]`, `weight [out, in]`, of one type; result `[rows, out]` in f32.
 pub(super) fn wide_linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &WideLinear)?)
+    Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &On2(WideLinear))?)
 }
 
 /// Of each row of `logits [rows, vocab]` in f32 the logarithm of the sum of exponentials, and the lowest of the likeliest
-/// tokens; each `[rows]`.
-pub(super) fn head_rows(logits: &Tensor) -> Result<(Tensor, Tensor)> {
-    let both = logits.contiguous()?.apply_op1_no_bwd(&HeadRows)?; // [2, rows]
-    Ok((both.get(0)?, both.get(1)?))
+/// tokens: `[2, rows]`.
+pub(super) fn head_rows(logits: &Tensor) -> Result<Tensor> {
+    Ok(logits.contiguous()?.apply_op1_no_bwd(&HeadRows)?)
 }
 
 /// In f32 without gaps.
@@ -101,7 +101,7 @@ macro_rules! by_type {
             DType::F32 => $op.$method::<f32>($($argument),*),
             DType::BF16 => $op.$method::<half::bf16>($($argument),*),
             DType::F16 => $op.$method::<half::f16>($($argument),*),
-            other => Err(Error::msg(format!("no kernel for {other:?}"))),
+            other => Err(candle_core::Error::msg(format!("no kernel for {other:?}"))),
         }
     };
 }
@@ -119,12 +119,20 @@ macro_rules! launch {
     };
 }
 
+// Behind the macros, which it uses.
+mod attend;
+
 /// Numbers of a tensor without gaps on a device.
 struct On<'a>(&'a CudaStorage, &'a Layout);
 
 impl On<'_> {
     fn view<T: Number>(&self) -> candle_core::Result<CudaView<'_, T>> {
         Ok(self.0.as_cuda_slice::<T>()?.slice(self.1.start_offset()..))
+    }
+
+    /// Where they begin.
+    fn address<T: Number>(&self) -> candle_core::Result<u64> {
+        Ok(self.view::<T>()?.device_ptr(&self.0.device().cuda_stream()).0)
     }
 
     /// Of the last dimension.
@@ -154,6 +162,62 @@ fn not_here() -> Here {
     Err(Error::msg("a kernel for CUDA was given what stands in this machine's memory"))
 }
 
+/// An operation of two tensors, in the type of the first.
+trait Of2: Send + Sync {
+    const NAME: &'static str;
+
+    fn run<T: Number>(&self, a: &On<'_>, b: &On<'_>) -> Done;
+}
+
+struct On2<O>(O);
+
+impl<O: Of2> CustomOp2 for On2<O> {
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(&self, a: &CudaStorage, of_a: &Layout, b: &CudaStorage, of_b: &Layout) -> Done {
+        let (of, a, b) = (&self.0, On(a, of_a), On(b, of_b));
+        by_type!(a.0, of.run(&a, &b))
+    }
+}
+
+/// An operation of three tensors, in the type of the first.
+trait Of3: Send + Sync {
+    const NAME: &'static str;
+
+    fn run<T: Number>(&self, of: [&On<'_>; 3]) -> Done;
+}
+
+struct On3<O>(O);
+
+impl<O: Of3> CustomOp3 for On3<O> {
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
+        not_here()
+    }
+
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        of_a: &Layout,
+        b: &CudaStorage,
+        of_b: &Layout,
+        c: &CudaStorage,
+        of_c: &Layout,
+    ) -> Done {
+        let (of, a, b, c) = (&self.0, On(a, of_a), On(b, of_b), On(c, of_c));
+        by_type!(a.0, of.run([&a, &b, &c]))
+    }
+}
+
 /// What a warp has.
 const WARP: usize = 32;
 /// Threads of a block that has several rows, or numbers of any.
@@ -163,7 +227,9 @@ struct Norm {
     eps: f32,
 }
 
-impl Norm {
+impl Of2 for Norm {
+    const NAME: &'static str = "rms_norm";
+
     fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> Done {
         let (width, out) = (x.width(), x.room::<T>(x.count())?);
         let threads = if width > THREADS { THREADS } else { WARP };
@@ -182,24 +248,12 @@ impl Norm {
     }
 }
 
-impl CustomOp2 for Norm {
-    fn name(&self) -> &'static str {
-        "rms_norm"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
-    }
-
-    fn cuda_fwd(&self, x: &CudaStorage, of_x: &Layout, weight: &CudaStorage, of_weight: &Layout) -> Done {
-        by_type!(x, self.run(&On(x, of_x), &On(weight, of_weight)))
-    }
-}
-
 struct Rotate;
 
-impl Rotate {
-    fn run<T: Number>(&self, x: &On<'_>, cos: &On<'_>, sin: &On<'_>) -> Done {
+impl Of3 for Rotate {
+    const NAME: &'static str = "rotate";
+
+    fn run<T: Number>(&self, [x, cos, sin]: [&On<'_>; 3]) -> Done {
         let ((_, heads, width), out) = (x.1.shape().dims3()?, x.room::<T>(x.count())?);
         let count = x.count() / 2;
         launch!(
@@ -219,31 +273,11 @@ impl Rotate {
     }
 }
 
-impl CustomOp3 for Rotate {
-    fn name(&self) -> &'static str {
-        "rotate"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
-    }
-
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        of_x: &Layout,
-        cos: &CudaStorage,
-        of_cos: &Layout,
-        sin: &CudaStorage,
-        of_sin: &Layout,
-    ) -> Done {
-        by_type!(x, self.run(&On(x, of_x), &On(cos, of_cos), &On(sin, of_sin)))
-    }
-}
-
 struct Weights(Scores);
 
-impl Weights {
+impl Of2 for Weights {
+    const NAME: &'static str = "weights";
+
     fn run<T: Number>(&self, scores: &On<'_>, mask: &On<'_>) -> Done {
         let (queries, keys) = mask.1.shape().dims2()?;
         let (rows, out) = (scores.count() / keys.max(1), scores.room::<T>(scores.count())?);
@@ -265,23 +299,11 @@ impl Weights {
     }
 }
 
-impl CustomOp2 for Weights {
-    fn name(&self) -> &'static str {
-        "weights"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
-    }
-
-    fn cuda_fwd(&self, scores: &CudaStorage, of_scores: &Layout, mask: &CudaStorage, of_mask: &Layout) -> Done {
-        by_type!(scores, self.run(&On(scores, of_scores), &On(mask, of_mask)))
-    }
-}
-
 struct SiluMul;
 
-impl SiluMul {
+impl Of2 for SiluMul {
+    const NAME: &'static str = "silu_mul";
+
     fn run<T: Number>(&self, gate: &On<'_>, up: &On<'_>) -> Done {
         let out = gate.room::<T>(gate.count())?;
         launch!(
@@ -295,20 +317,6 @@ impl SiluMul {
             &(gate.count() as u64)
         );
         Ok((gate.stored(out), gate.1.shape().clone()))
-    }
-}
-
-impl CustomOp2 for SiluMul {
-    fn name(&self) -> &'static str {
-        "silu_mul"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
-    }
-
-    fn cuda_fwd(&self, gate: &CudaStorage, of_gate: &Layout, up: &CudaStorage, of_up: &Layout) -> Done {
-        by_type!(gate, self.run(&On(gate, of_gate), &On(up, of_up)))
     }
 }
 
@@ -344,7 +352,9 @@ impl CustomOp1 for HeadRows {
 
 struct WideLinear;
 
-impl WideLinear {
+impl Of2 for WideLinear {
+    const NAME: &'static str = "wide_linear";
+
     fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> Done {
         let ((rows, inner), (outer, _)) = (x.1.shape().dims2()?, weight.1.shape().dims2()?);
         let device = x.0.device();
@@ -384,19 +394,5 @@ impl WideLinear {
             .w()?;
         }
         Ok((x.stored(out), (rows, outer).into()))
-    }
-}
-
-impl CustomOp2 for WideLinear {
-    fn name(&self) -> &'static str {
-        "wide_linear"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
-    }
-
-    fn cuda_fwd(&self, x: &CudaStorage, of_x: &Layout, weight: &CudaStorage, of_weight: &Layout) -> Done {
-        by_type!(x, self.run(&On(x, of_x), &On(weight, of_weight)))
     }
 }

@@ -356,6 +356,11 @@ impl Engine for CandleEngine {
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }
     }
 
+    /// Half of what is free: streams and logits need some, and what is given up is not free at once.
+    fn cache_bytes(&self) -> Option<u64> {
+        memory::free(&self.device).map(|free| free / 2)
+    }
+
     fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
         trie.run(self, batch, &mut Watched(observer))
     }

@@ -9,6 +9,7 @@ use super::ops;
 use crate::error::Result;
 use crate::linalg::simd;
 use crate::model::batch::{Prediction, ScoredRow};
+use crate::model::decoding;
 
 /// Numbers of the output projection that are held in f32 at a time.
 const TILE: usize = 1 << 24;
@@ -57,8 +58,9 @@ pub(super) fn predictions(
 /// # Shapes
 /// As [`predictions`]; result `[rows, vocab]`.
 pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
-    let indices: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
-    let x = x.index_select(&Tensor::new(indices, x.device())?, 0)?;
+    let all = rows.len() == x.dim(0)? && rows.iter().enumerate().all(|(at, &row)| at == row);
+    let indices = || Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<u32>>(), x.device());
+    let x = if all { x.clone() } else { x.index_select(&indices()?, 0)? };
     let x = ops::rms_norm(&x, ends.norm, ends.eps)?;
     #[cfg(feature = "cuda")]
     if weight.dtype() != DType::F32 && cuda::may_be(&[&x, weight]) {
@@ -76,6 +78,18 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
     ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, ends.cap)
 }
 
+/// Of each row of `logits [rows, vocab]`, [`decoding::likeliest`].
+pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
+    #[cfg(feature = "cuda")]
+    if cuda::may_be(&[logits]) {
+        let both: Vec<Vec<f32>> = cuda::head_rows(logits)?.to_vec2()?;
+        // A row of nothing but −∞, or with what is no number or infinite, has no finite sum.
+        let of = |(sum, token): (&f32, &f32)| sum.is_finite().then_some(*token as u32);
+        return Ok(both[0].iter().zip(&both[1]).map(of).collect());
+    }
+    Ok(logits.to_vec2()?.iter().map(|row| decoding::likeliest(row)).collect())
+}
+
 /// Of `logits [rows, vocab]`: the log-probability of each target, and the likeliest token of each row. Of equal logits,
 /// which half precision has many of, the lowest token counts.
 fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
@@ -90,8 +104,8 @@ fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, V
     };
     #[cfg(feature = "cuda")]
     if cuda::may_be(&[logits]) {
-        let (denominators, likeliest) = cuda::head_rows(logits)?;
-        return Ok((picked(&denominators)?, likeliest.to_vec1()?));
+        let both = cuda::head_rows(logits)?;
+        return Ok((picked(&both.get(0)?)?, both.get(1)?.to_vec1()?));
     }
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;

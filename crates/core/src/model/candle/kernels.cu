@@ -73,7 +73,136 @@ extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float 
   }
 }
 
+// Attention of new rows over blocks of keys and values [room, shared, width] each. `sight` has of each row its first block, how
+// many of them, its position and its place in the last one, then of each block the position that its tokens end before;
+// `places` where the keys and the values of each begin. A block of 256 threads has some heads of a row, a power of two up to
+// eight which share their keys, and a warp or several for each. Eight threads have a key at a time, each of them C channels of
+// it, and a softmax of their own, which are joined in the end. The width is a multiple of what a thread loads at once, and no
+// load waits for a branch: what is too many is read twice and counts nothing.
+template <int C, typename T, typename Of, typename To>
+__device__ void attend(const T *queries, const unsigned *sight, const unsigned long long *places, T *out, unsigned rows,
+                       unsigned heads, unsigned together, unsigned shared, unsigned width, unsigned window, float scale,
+                       float cap, Of of, To to) {
+  constexpr int V = C * sizeof(T) < 16 ? C : 16 / sizeof(T), LOADS = C / V;
+  struct alignas(V * sizeof(T)) Pack {
+    T x[V];
+  };
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 8, each = 8 / together;
+  const unsigned row = blockIdx.x / (heads / together), head = blockIdx.x % (heads / together) * together + warp / each;
+  const unsigned groups = 4 * each, group = warp % each * 4 + threadIdx.x % 32 / 8;
+  const unsigned *ends = sight + 4 * (size_t)rows;
+  const unsigned first = sight[4 * row], count = sight[4 * row + 1], position = sight[4 * row + 2];
+  const size_t step = (size_t)shared * width, own = (size_t)(head / (heads / shared)) * width;
+  unsigned at_load[LOADS];
+  float query[C], sum_of[C];
+  const Pack *of_query = (const Pack *)(queries + ((size_t)row * heads + head) * width);
+#pragma unroll
+  for (int j = 0; j < LOADS; j++) {
+    const bool there = (j * 8 + lane) * V < width;
+    at_load[j] = there ? j * 8 + lane : 0;
+    const Pack pack = of_query[at_load[j]];
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+      query[j * V + i] = there ? of(pack.x[i]) * scale : 0.0f;
+      sum_of[j * V + i] = 0.0f;
+    }
+  }
+  float most = -INFINITE, sum = 0.0f;
+  const unsigned from = position < window ? 0 : position + 1 - window;
+  unsigned begin = 0;
+  for (unsigned block = first; block < first + count; block++) {
+    const unsigned end = min(ends[block], position + 1);
+    const T *keys = (const T *)places[2 * block] + own, *values = (const T *)places[2 * block + 1] + own;
+    // All threads of a warp go on together, as they add up together.
+    for (unsigned at = max(begin, from); at < end; at += groups) {
+      const bool seen = at + group < end;
+      const size_t key = (size_t)((seen ? at + group : end - 1) - begin) * step;
+      const Pack *k = (const Pack *)(keys + key), *v = (const Pack *)(values + key);
+      Pack of_key[LOADS], of_value[LOADS];
+#pragma unroll
+      for (int j = 0; j < LOADS; j++) {
+        of_key[j] = k[at_load[j]];
+        of_value[j] = v[at_load[j]];
+      }
+      float score = 0.0f;
+#pragma unroll
+      for (int c = 0; c < C; c++) score += query[c] * of(of_key[c / V].x[c % V]);
+      for (unsigned apart = 4; apart > 0; apart /= 2) score += __shfl_xor_sync(~0u, score, apart);
+      if (cap > 0.0f) score = tanhf(score / cap) * cap;
+      // What is no number is no greatest, and shows in the sum.
+      const float now = seen ? fmaxf(most, score) : most;
+      const float old = most == -INFINITE ? 0.0f : expf(most - now);
+      const float part = seen && score != -INFINITE ? expf(score - now) : 0.0f;
+      sum = sum * old + part;
+      most = now;
+#pragma unroll
+      for (int c = 0; c < C; c++) sum_of[c] = sum_of[c] * old + part * of(of_value[c / V].x[c % V]);
+    }
+    begin = ends[block];
+  }
+  __shared__ float mosts[8], sums[8], sums_of[8][8 * C];
+  // Of a warp. A softmax of what is no number has no greatest, and keeps its sum.
+  float all = fmaxf(most, __shfl_xor_sync(~0u, most, 8));
+  all = fmaxf(all, __shfl_xor_sync(~0u, all, 16));
+  auto share = [](float most, float sum, float all) {
+    return most == -INFINITE ? (sum != 0.0f ? 1.0f : 0.0f) : expf(most - all);
+  };
+  const float part = share(most, sum, all);
+  sum *= part;
+  for (unsigned apart = 8; apart < 32; apart *= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+#pragma unroll
+  for (int c = 0; c < C; c++) {
+    float x = sum_of[c] * part;
+    for (unsigned apart = 8; apart < 32; apart *= 2) x += __shfl_xor_sync(~0u, x, apart);
+    if (threadIdx.x % 32 < 8) sums_of[warp][(c / V * 8 + lane) * V + c % V] = x;
+  }
+  if (threadIdx.x % 32 == 0) {
+    mosts[warp] = all;
+    sums[warp] = sum;
+  }
+  __syncthreads();
+  out += ((size_t)row * heads + blockIdx.x % (heads / together) * together) * width;
+  for (unsigned channel = threadIdx.x; channel < together * width; channel += blockDim.x) {
+    const unsigned begin = channel / width * each;
+    float greatest = -INFINITE, whole = 0.0f, x = 0.0f;
+    for (unsigned w = begin; w < begin + each; w++) greatest = fmaxf(greatest, mosts[w]);
+    for (unsigned w = begin; w < begin + each; w++) {
+      const float part = share(mosts[w], sums[w], greatest);
+      whole += sums[w] * part;
+      x += sums_of[w][channel % width] * part;
+    }
+    out[channel] = to(x / whole);
+  }
+}
+
+#define ATTEND(T, NAME, WIDTH)                                                                                         \
+  extern "C" __global__ void attend_##NAME##_##WIDTH(                                                                  \
+      const T *queries, const unsigned *sight, const unsigned long long *places, T *out, unsigned rows,                \
+      unsigned heads, unsigned together, unsigned shared, unsigned width, unsigned window, float scale, float cap) {   \
+    attend<WIDTH / 8>(                                                                                                 \
+        queries, sight, places, out, rows, heads, together, shared, width, window, scale, cap,                         \
+        [](T x) { return of_##NAME(x); }, [](float x) { return to_##NAME(x); });                                       \
+  }
+
 #define KERNELS(T, NAME)                                                                                               \
+  ATTEND(T, NAME, 32)                                                                                                  \
+  ATTEND(T, NAME, 64)                                                                                                  \
+  ATTEND(T, NAME, 128)                                                                                                 \
+  ATTEND(T, NAME, 256)                                                                                                 \
+                                                                                                                       \
+  /* Puts the keys and values [rows, c] of new rows into the last blocks of what they see: a block of threads a row. */\
+  extern "C" __global__ void keep_##NAME(const T *keys, const T *values, const unsigned *sight,                        \
+                                         const unsigned long long *places, unsigned c) {                               \
+    const unsigned *of = sight + 4 * (size_t)blockIdx.x, block = of[0] + of[1] - 1;                                    \
+    T *to_keys = (T *)places[2 * block] + (size_t)of[3] * c, *to_values = (T *)places[2 * block + 1] + (size_t)of[3] * c;\
+    keys += (size_t)blockIdx.x * c;                                                                                    \
+    values += (size_t)blockIdx.x * c;                                                                                  \
+    for (unsigned i = threadIdx.x; i < c; i += blockDim.x) {                                                           \
+      to_keys[i] = keys[i];                                                                                            \
+      to_values[i] = values[i];                                                                                        \
+    }                                                                                                                  \
+  }                                                                                                                    \
+                                                                                                                       \
   /* Softmax of scaled, capped and masked scores [rows, k]; the mask is [q, k], row after row and again. A cap of 0 is  \
      none. A warp a row. */                                                                                            \
   extern "C" __global__ void weights_##NAME(const T *scores, const float *mask, T *out, unsigned rows, unsigned q,     \

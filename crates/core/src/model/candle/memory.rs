@@ -1,6 +1,12 @@
 //! The memory of a device: how much is free, how it is shared, and how it is told that it is full.
 
 use candle_core::Device;
+#[cfg(feature = "cuda")]
+use candle_core::cuda_backend::{
+    CudaDevice,
+    cudarc::driver::result::{self, mem_pool},
+    cudarc::driver::sys,
+};
 
 use crate::error::Error;
 use crate::model::config::Config;
@@ -21,6 +27,10 @@ pub(super) fn free(device: &Device) -> Option<u64> {
             let stream = device.cuda_stream();
             // What was given up is free when the device comes to it: the backbone before this one may still be there.
             stream.synchronize().ok()?;
+            if let Some(pool) = pool(device) {
+                // SAFETY: the pool is the device's own, which lives as long as it.
+                unsafe { mem_pool::trim_to(pool, 0) }.ok()?;
+            }
             let (free, _) = stream.context().mem_get_info().ok()?;
             Some(free as u64)
         }
@@ -32,6 +42,25 @@ pub(super) fn free(device: &Device) -> Option<u64> {
         }
         #[allow(unreachable_patterns, reason = "a build without the devices' features has their variants all the same")]
         _ => None,
+    }
+}
+
+/// Where a device's tensors lie, if it has such a place.
+#[cfg(feature = "cuda")]
+fn pool(device: &CudaDevice) -> Option<sys::CUmemoryPool> {
+    // SAFETY: the device is one that is open.
+    unsafe { result::device::get_default_mem_pool(device.cuda_stream().context().cu_device()) }.ok()
+}
+
+/// Has memory that tensors gave up stay with the process until [`free`] is asked. Otherwise the driver takes it back whenever
+/// the device has done all that it was given, as after each token, and what comes next waits for it.
+#[cfg(feature = "cuda")]
+pub(super) fn keep_freed(device: &CudaDevice) {
+    let mut all = u64::MAX;
+    if let Some(pool) = pool(device) {
+        let kept = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the pool is the device's own, and this attribute is a number of 64 bits. Without it all is slower only.
+        let _ = unsafe { mem_pool::set_attribute(pool, kept, std::ptr::from_mut(&mut all).cast()) };
     }
 }
 

@@ -1,87 +1,105 @@
-//! Decoding with a cache: keys and values of blocks as tensors on the device, appended to by plain operations.
+//! Decoding with a cache: keys and values of blocks as tensors on the device, with room for what comes. On CUDA one kernel
+//! attends for all rows of a step; elsewhere plain operations do, run by run.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::CandleEngine;
 use crate::error::Result;
 use crate::model::batch::Batch;
+#[cfg(feature = "cuda")]
+use crate::model::candle::cuda::{self, Places, Sight};
 use crate::model::candle::layout::Seen;
 use crate::model::candle::{head, ops};
-use crate::model::decoding::{BlockId, Cached, Past, Placed};
+use crate::model::decoding::{BlockId, Cached, Past, Placed, positions};
 use crate::model::program::Step;
-use crate::model::rope::Rotaries;
 
-/// Keys, rotated, and values of some tokens of one layer, each `[tokens, K, D]` in the engine's type.
-#[derive(Clone)]
+/// Keys, rotated, and values of some tokens of one layer in the engine's type.
 pub(in crate::model) struct KeyValues {
-    keys: Tensor,
-    values: Tensor,
+    keys: Tensor,   // [room, K, D]
+    values: Tensor, // [room, K, D]
+    /// Where both begin.
+    #[cfg(feature = "cuda")]
+    places: [u64; 2],
 }
 
 impl KeyValues {
-    fn followed_by(block: Option<&Self>, keys: Tensor, values: Tensor) -> Result<Self> {
-        let Some(block) = block else { return Ok(Self { keys, values }) };
-        let [keys, values] =
-            [(&block.keys, keys), (&block.values, values)].map(|(old, new)| Tensor::cat(&[old, &new], 0));
-        Ok(Self { keys: keys?, values: values? })
-    }
-
-    /// Its first tokens.
-    fn first(&self, tokens: usize) -> Result<Self> {
-        Ok(Self { keys: self.keys.narrow(0, 0, tokens)?, values: self.values.narrow(0, 0, tokens)? })
+    /// Empty; `like` has the form of the keys `[.., K, D]`.
+    fn with_room(room: usize, like: &Tensor) -> Result<Self> {
+        let (_, heads, head_dim) = like.dims3()?;
+        let both = Tensor::zeros((2, room, heads, head_dim), like.dtype(), like.device())?;
+        let (keys, values) = (both.get(0)?, both.get(1)?);
+        Ok(Self {
+            #[cfg(feature = "cuda")]
+            places: [cuda::place(&keys)?, cuda::place(&values)?],
+            keys,
+            values,
+        })
     }
 }
 
-/// New rows, and the blocks of what stands before them.
-struct PastRows<'a, 'b> {
-    past: &'a Past<'b, KeyValues>,
+/// Those of one step.
+#[derive(Default)]
+pub(in crate::model) struct Blocks {
+    all: HashMap<BlockId, KeyValues>,
+    #[cfg(feature = "cuda")]
+    last: Option<Places>,
+}
+
+impl Blocks {
+    /// Makes those that are not there yet; `like` as of [`KeyValues::with_room`].
+    fn begin(&mut self, runs: &[Placed<'_>], like: &Tensor) -> Result<()> {
+        for Placed { run, .. } in runs {
+            if let Entry::Vacant(block) = self.all.entry(run.block) {
+                block.insert(KeyValues::with_room(run.room, like)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What new rows need at every step.
+pub(in crate::model) struct Shared {
     /// As of a [`Piece`](crate::model::candle::layout::Piece).
     turned: Vec<Option<(Tensor, Tensor)>>,
-    device: Device,
+    #[cfg(feature = "cuda")]
+    sight: Option<Sight>,
 }
 
-impl<'a, 'b> PastRows<'a, 'b> {
-    fn new(past: &'a Past<'b, KeyValues>, rotaries: &Rotaries, device: &Device) -> Result<Self> {
-        let positions = past.positions();
-        let turned = rotaries.turned(|rotary| rotary.continued(&positions)?.tensors(&positions, device))?;
-        Ok(Self { past, turned, device: device.clone() })
-    }
+type PastRows<'a> = Past<'a, Shared, Blocks>;
 
-    /// Of one run.
-    ///
-    /// # Shapes
-    /// `queries [q, H, D]`; result `[q, H·D]`.
-    fn attend(
-        &self,
-        of: &Placed<'_>,
-        queries: &Tensor,
-        blocks: &HashMap<BlockId, KeyValues>,
-        window: Option<usize>,
-        scores: ops::Scores,
-    ) -> Result<Tensor> {
-        let parts = of.chain(blocks)?.into_iter().map(|(block, tokens)| block.first(tokens));
-        let parts: Vec<KeyValues> = parts.collect::<Result<_>>()?;
-        let joined = |of: fn(&KeyValues) -> &Tensor| -> Result<Tensor> {
-            let parts: Vec<&Tensor> = parts.iter().map(of).collect();
-            Ok(Tensor::cat(&parts, 0)?.unsqueeze(0)?)
-        };
-        let (keys, values) = (joined(|of| &of.keys)?, joined(|of| &of.values)?); // [1, k, K, D]
-        let (rows, count) = (of.rows.len(), of.first + of.rows.len());
-        let sees = |at: usize| {
-            let (row, key) = (of.first + at / count, at % count);
-            key <= row && row - key < window.unwrap_or(usize::MAX)
-        };
-        let mask: Vec<f32> = (0..rows * count).map(|at| if sees(at) { 0.0 } else { f32::NEG_INFINITY }).collect();
-        let mask = Tensor::from_vec(mask, (rows, count), &self.device)?;
-        Ok(ops::attention(&queries.unsqueeze(0)?, &keys, &values, &mask, scores)?.squeeze(0)?)
-    }
+/// Of one run.
+///
+/// # Shapes
+/// `queries [q, H, D]`; result `[q, H·D]`.
+fn attend(
+    of: &Placed<'_>,
+    queries: &Tensor,
+    blocks: &HashMap<BlockId, KeyValues>,
+    window: Option<usize>,
+    scores: ops::Scores,
+) -> Result<Tensor> {
+    let parts = of.chain(blocks)?;
+    let joined = |side: fn(&KeyValues) -> &Tensor| -> Result<Tensor> {
+        let parts = parts.iter().map(|(block, tokens)| side(block).narrow(0, 0, *tokens));
+        Ok(Tensor::cat(&parts.collect::<candle_core::Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
+    };
+    let (keys, values) = (joined(|of| &of.keys)?, joined(|of| &of.values)?); // [1, k, K, D]
+    let (rows, count) = (of.rows.len(), of.first + of.rows.len());
+    let sees = |at: usize| {
+        let (row, key) = (of.first + at / count, at % count);
+        key <= row && row - key < window.unwrap_or(usize::MAX)
+    };
+    let mask: Vec<f32> = (0..rows * count).map(|at| if sees(at) { 0.0 } else { f32::NEG_INFINITY }).collect();
+    let mask = Tensor::from_vec(mask, (rows, count), queries.device())?;
+    Ok(ops::attention(&queries.unsqueeze(0)?, &keys, &values, &mask, scores)?.squeeze(0)?)
 }
 
-impl Seen for PastRows<'_, '_> {
+impl Seen for PastRows<'_> {
     fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
-        self.turned.get(rotary).and_then(Option::as_ref)
+        self.shared.turned.get(rotary).and_then(Option::as_ref)
     }
 
     fn attention(
@@ -90,22 +108,47 @@ impl Seen for PastRows<'_, '_> {
         window: Option<usize>,
         scores: ops::Scores,
     ) -> Result<Tensor> {
-        let mut blocks = self.past.blocks.borrow_mut();
-        for of in &self.past.runs {
-            let own = |x: &Tensor| x.narrow(0, of.rows.start, of.rows.len());
-            let block = KeyValues::followed_by(blocks.get(&of.run.block), own(keys)?, own(values)?)?;
-            blocks.insert(of.run.block, block);
+        let mut blocks = self.blocks.borrow_mut();
+        #[cfg(feature = "cuda")]
+        if let Some(sight) = &self.shared.sight {
+            let places = match blocks.last.take().filter(|last| last.are_of(sight)) {
+                Some(last) => last,
+                None => {
+                    blocks.begin(self.runs, keys)?;
+                    Places::new(sight, |id| blocks.all.get(id).map(|of| of.places), queries.device())?
+                }
+            };
+            let attended = cuda::attend([queries, keys, values], sight, &places, window, scores);
+            blocks.last = Some(places);
+            return attended;
+        }
+        blocks.begin(self.runs, keys)?;
+        for of in self.runs {
+            let Some(block) = blocks.all.get(&of.run.block) else { continue };
+            for (x, to) in [(keys, &block.keys), (values, &block.values)] {
+                to.slice_set(&x.narrow(0, of.rows.start, of.rows.len())?.contiguous()?, 0, of.place())?;
+            }
         }
         let of_run = |of: &Placed<'_>| {
-            self.attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, &blocks, window, scores)
+            attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, &blocks.all, window, scores)
         };
-        let runs = self.past.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
+        let runs = self.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
         Ok(if runs.len() == 1 { runs[0].clone() } else { Tensor::cat(&runs, 0)? })
     }
 }
 
+impl CandleEngine {
+    /// # Shapes
+    /// `x [rows, C]`; result `[rows, vocab]`.
+    fn every_logit(&self, x: &Tensor) -> Result<Tensor> {
+        let rows: Vec<usize> = (0..x.dim(0)?).collect();
+        head::logits(x, self.ends(), &self.parts.head()?, &rows)
+    }
+}
+
 impl Cached for CandleEngine {
-    type Block = KeyValues;
+    type Blocks = Blocks;
+    type Shared = Shared;
 
     fn embed(&self, ids: &[u32]) -> Result<Tensor> {
         let mut batch = Batch::default();
@@ -114,16 +157,34 @@ impl Cached for CandleEngine {
         self.parts.embeddings(ids)
     }
 
-    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, KeyValues>) -> Result<Tensor> {
-        let x = self.step(step, &PastRows::new(past, &self.rotaries, &self.device)?, x)?;
+    fn shared(&self, runs: &[Placed<'_>]) -> Result<Shared> {
+        let positions = positions(runs);
+        let turned = self.rotaries.turned(|rotary| rotary.continued(&positions)?.tensors(&positions, &self.device))?;
+        Ok(Shared {
+            turned,
+            #[cfg(feature = "cuda")]
+            sight: Sight::new(runs, self.config.head_dim, &self.device)?,
+        })
+    }
+
+    fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
+        let x = self.step(step, past, x)?;
         self.stays_finite(step, &x)?;
         Ok(x)
     }
 
-    fn head(&self, x: &Tensor) -> Result<Vec<f32>> {
-        let rows: Vec<usize> = (0..x.dim(0)?).collect();
-        let logits = head::logits(x, self.ends(), &self.parts.head()?, &rows)?;
-        Ok(logits.flatten_all()?.to_vec1()?)
+    fn forget(blocks: &mut Blocks, block: BlockId) {
+        blocks.all.remove(&block);
+        #[cfg(feature = "cuda")]
+        blocks.last.take();
+    }
+
+    fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
+        Ok(self.every_logit(x)?.to_vec2()?)
+    }
+
+    fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
+        head::likeliest(&self.every_logit(x)?)
     }
 
     fn key_value_bytes(&self) -> u64 {

@@ -1,0 +1,169 @@
+//! Attention of new rows over blocks of keys and values, of all runs of a step at once.
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKernelArg};
+use candle_core::{DType, Device, Error as Failed, Storage, Tensor};
+
+use super::{Done, Number, Of3, On, On3, THREADS, compiled};
+use crate::error::{Error, Result};
+use crate::model::candle::fused::Scores;
+use crate::model::decoding::{BlockId, Placed};
+
+/// Channels of a head that eight threads hold, as the kernels' names have them.
+const WIDTHS: [usize; 4] = [32, 64, 128, 256];
+
+/// Channels that a thread loads at once, at most.
+const LOADED: usize = 8;
+/// Heads that a block of threads has at most, and how many blocks there should be at least, for all of a GPU to be busy.
+const TOGETHER: usize = 8;
+const LEAST_BLOCKS: usize = 512;
+
+/// What new rows see, the same at all steps.
+pub(in crate::model::candle) struct Sight {
+    /// Of each row its first block, how many of them, its position and its place in the last one; then of each block the position
+    /// that its tokens end before.
+    table: CudaSlice<u32>,
+    rows: usize,
+    /// The blocks that the table counts.
+    blocks: Vec<BlockId>,
+}
+
+impl Sight {
+    /// None where no kernel attends: on other devices, and for heads of other widths than it knows.
+    pub(in crate::model::candle) fn new(runs: &[Placed<'_>], head_dim: usize, device: &Device) -> Result<Option<Self>> {
+        let Device::Cuda(device) = device else { return Ok(None) };
+        if head_dim > WIDTHS[WIDTHS.len() - 1] || !head_dim.is_multiple_of(LOADED) {
+            return Ok(None);
+        }
+        let (mut table, mut ends, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        for of in runs {
+            let (first, count) = (blocks.len(), of.run.before.len() + 1);
+            let mut before = 0;
+            for (block, tokens) in &of.run.before {
+                before += tokens;
+                ends.push(before as u32);
+                blocks.push(*block);
+            }
+            let last = of.first + of.rows.len();
+            if last - before > of.run.room {
+                return Err(Error::job("a block gets more tokens than it has room for")
+                    .expected(format!("{} at most", of.run.room))
+                    .found(last - before));
+            }
+            ends.push(last as u32);
+            blocks.push(of.run.block);
+            for position in of.first..last {
+                table.extend([first, count, position, position - before].map(|number| number as u32));
+            }
+        }
+        let rows = table.len() / 4;
+        table.extend(ends);
+        Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks }))
+    }
+}
+
+/// Where the blocks of a sight begin at one step: of each its keys, and its values. They stay there from token to token.
+pub(in crate::model::candle) struct Places {
+    table: CudaSlice<u64>,
+    of: Vec<BlockId>,
+}
+
+impl Places {
+    /// `blocks` finds where the keys and the values of a block begin.
+    pub(in crate::model::candle) fn new(
+        sight: &Sight,
+        blocks: impl Fn(&BlockId) -> Option<[u64; 2]>,
+        device: &Device,
+    ) -> Result<Self> {
+        let table = sight.blocks.iter().map(blocks).collect::<Option<Vec<_>>>();
+        let table = table.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))?;
+        Ok(Self { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, of: sight.blocks.clone() })
+    }
+
+    pub(in crate::model::candle) fn are_of(&self, sight: &Sight) -> bool {
+        self.of == sight.blocks
+    }
+}
+
+/// Keeps the keys and values of new rows in their blocks, and attends to all that stands there.
+///
+/// # Shapes
+/// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`; result `[rows, H·D]`.
+pub(in crate::model::candle) fn attend(
+    [queries, keys, values]: [&Tensor; 3],
+    sight: &Sight,
+    places: &Places,
+    window: Option<usize>,
+    scores: Scores,
+) -> Result<Tensor> {
+    let of = Attend { sight, places, window: window.unwrap_or(usize::MAX), scores };
+    let (keys, values) = (keys.contiguous()?, values.contiguous()?);
+    Ok(queries.contiguous()?.apply_op3_no_bwd(&keys, &values, &On3(of))?)
+}
+
+/// Where a tensor without gaps begins on its device; nowhere on another one than CUDA's.
+pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
+    let (storage, layout) = x.storage_and_layout();
+    Ok(match &*storage {
+        Storage::Cuda(storage) => {
+            let on = On(storage, layout);
+            by_type!(storage, on.address())?
+        }
+        _ => 0,
+    })
+}
+
+struct Attend<'a> {
+    sight: &'a Sight,
+    places: &'a Places,
+    window: usize,
+    scores: Scores,
+}
+
+impl Of3 for Attend<'_> {
+    const NAME: &'static str = "attend";
+
+    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> Done {
+        let (rows, heads, width) = queries.1.shape().dims3()?;
+        let (_, shared, _) = keys.1.shape().dims3()?;
+        if rows != self.sight.rows {
+            return Err(Failed::msg(format!("attention of {rows} rows that were said to be {}", self.sight.rows)));
+        }
+        let (device, out) = (queries.0.device(), queries.room::<T>(queries.count())?);
+        launch!(
+            device,
+            &format!("keep_{}", T::NAME),
+            rows,
+            THREADS,
+            &keys.view::<T>()?,
+            &values.view::<T>()?,
+            &self.sight.table,
+            &self.places.table,
+            &((shared * width) as u32)
+        );
+        // Those that share their keys, if there are enough others to be busy with.
+        let fits = |of: &usize| (heads / shared).is_multiple_of(*of) && rows * heads / of >= LEAST_BLOCKS;
+        let together = [TOGETHER, 4, 2].into_iter().find(fits).unwrap_or(1);
+        let of_width = WIDTHS.into_iter().find(|of| width <= *of).unwrap_or(0);
+        launch!(
+            device,
+            &format!("attend_{}_{of_width}", T::NAME),
+            rows * heads / together,
+            THREADS,
+            &queries.view::<T>()?,
+            &self.sight.table,
+            &self.places.table,
+            &out,
+            &(rows as u32),
+            &(heads as u32),
+            &(together as u32),
+            &(shared as u32),
+            &(width as u32),
+            &(self.window.min(u32::MAX as usize) as u32),
+            &(self.scores.scale as f32),
+            &self.scores.cap.unwrap_or(0.0)
+        );
+        Ok((queries.stored(out), (rows, heads * width).into()))
+    }
+}
