@@ -1,6 +1,7 @@
 //! The decoder: one description of every architecture in the registry, run step by step.
 
-use std::collections::HashMap;
+mod cached;
+
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +10,7 @@ use candle_core::Tensor;
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
-use super::decoding::{BlockId, Cached, Past, Placed, positions};
-use super::kernels::{self, Ends, Heads, KeyValues, Linear, Norm, Scratch, SeenRun};
+use super::kernels::{self, Ends, Heads, Linear, Norm, Scratch};
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
 use super::parts::{Gated, Layer, Mlp, ModelPart, Parts};
@@ -36,11 +36,6 @@ pub struct Decoder {
     passes: Option<Arc<Passes>>,
 }
 
-type Blocks = HashMap<BlockId, KeyValues>;
-
-/// New rows by their positions.
-type PastRows<'a> = Past<'a, Vec<usize>, Blocks>;
-
 /// How the rows of a stream see each other, and what was before them.
 trait Seen {
     /// # Shapes
@@ -57,25 +52,6 @@ impl Seen for Batch {
             Products::Bf16 => kernels::paired_attention,
         };
         Ok(attention(qkv, &rotated, heads, self))
-    }
-}
-
-impl Seen for PastRows<'_> {
-    fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let table = rotary.continued(self.shared)?;
-        let rotated = kernels::rotate(qkv, heads, self.shared, &table);
-        let mut blocks = self.blocks.borrow_mut();
-        for of in self.runs {
-            let fresh = || KeyValues::with_room(of.run.room, heads.keys * heads.head_dim);
-            let block = blocks.entry(of.run.block).or_insert_with(fresh);
-            kernels::keep(block, &rotated, qkv, heads, of.rows.clone());
-        }
-        let seen = self
-            .runs
-            .iter()
-            .map(|of| Ok(SeenRun { rows: of.rows.clone(), first: of.first, blocks: of.chain(&blocks)? }));
-        let seen: Vec<SeenRun<'_>> = seen.collect::<Result<_>>()?;
-        Ok(kernels::attention_over(&rotated, heads, &seen))
     }
 }
 
@@ -384,41 +360,6 @@ impl Model for Decoder {
             LayerMatrix::F32(weight) => kernels::predictions(&x, c, ends, weight, &targets),
             LayerMatrix::Bf16(weight) => kernels::predictions(&x, c, ends, weight, &targets),
         })
-    }
-}
-
-impl Cached for Decoder {
-    type Blocks = Blocks;
-    /// The position of each row.
-    type Shared = Vec<usize>;
-
-    fn embed(&self, ids: &[u32]) -> Result<Tensor> {
-        let mut batch = Batch::default();
-        batch.push(ids, None);
-        self.begin(&batch)
-    }
-
-    fn shared(&self, runs: &[Placed<'_>]) -> Result<Vec<usize>> {
-        Ok(positions(runs))
-    }
-
-    fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
-        self.step_of(step, past, x)
-    }
-
-    fn forget(blocks: &mut Blocks, block: BlockId) {
-        blocks.remove(&block);
-    }
-
-    fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
-        let rows: Vec<usize> = (0..x.dim(0)?).collect();
-        let logits = self.logits(x, &rows)?;
-        Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())
-    }
-
-    /// In f32 whatever the products are computed in: a query at a time, reading them is what takes time.
-    fn key_value_bytes(&self) -> u64 {
-        8 * (self.config.kv_heads * self.config.head_dim) as u64
     }
 }
 
