@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, generate};
 use crate::model::{Engine, Load, Trie};
 
-/// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave.
+/// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave; on another device than the
+/// processor, what the chunks gave that are computed together.
 pub const CHUNK: usize = 64;
 
 /// Tokens of chunks that are computed together on another device than the processor, and prompts that run there at a time.

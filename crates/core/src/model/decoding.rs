@@ -82,6 +82,10 @@ pub(super) trait Cached: Model + Sync {
     /// Result `[tokens, C]`.
     fn embed(&self, ids: &[u32]) -> Result<Tensor>;
 
+    /// Made once for all steps of some runs: their positions, and what follows from these.
+    ///
+    /// # Errors
+    /// A text so long that its first keys would have turned by other frequencies.
     fn shared(&self, runs: &[Placed<'_>]) -> Result<Self::Shared>;
 
     /// # Shapes
