@@ -1,40 +1,41 @@
 //! The heap, with a count of its bytes where somebody asks for one. Floor 0.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI64};
-use std::sync::{Mutex, PoisonError};
+use std::cell::Cell;
 
 use mimalloc::MiMalloc;
 
-/// The program's allocator. Only while [`high_water`] runs does it count.
+/// The program's allocator. Only on a thread in which [`high_water`] runs does it count.
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 
-static COUNTS: AtomicBool = AtomicBool::new(false);
-/// Bytes that were taken since counting began, less those that were given back.
-static HELD: AtomicI64 = AtomicI64::new(0);
-static MOST: AtomicI64 = AtomicI64::new(0);
-/// Whether anything was counted. `MOST` does not tell: another thread may give back more at first than anybody takes.
-static COUNTED: AtomicBool = AtomicBool::new(false);
-/// One count at a time.
-static COUNTING: Mutex<()> = Mutex::new(());
+/// What is counted on a thread.
+#[derive(Clone, Copy)]
+struct Count {
+    /// Bytes that were taken since counting began, less those that were given back.
+    held: i64,
+    most: i64,
+}
+
+thread_local! {
+    // Made at compile time and without a destructor: to look at it allocates nothing, also when the thread ends.
+    static COUNT: Cell<Option<Count>> = const { Cell::new(None) };
+}
 
 fn took(bytes: usize) {
-    if COUNTS.load(Relaxed) {
-        COUNTED.store(true, Relaxed);
-        let held = HELD.fetch_add(bytes as i64, Relaxed) + bytes as i64;
-        MOST.fetch_max(held, Relaxed);
+    if let Some(Count { held, most }) = COUNT.get() {
+        let held = held + bytes as i64;
+        COUNT.set(Some(Count { held, most: most.max(held) }));
     }
 }
 
 fn gave(bytes: usize) {
-    if COUNTS.load(Relaxed) {
-        HELD.fetch_sub(bytes as i64, Relaxed);
+    if let Some(count) = COUNT.get() {
+        COUNT.set(Some(Count { held: count.held - bytes as i64, ..count }));
     }
 }
 
-// SAFETY: every request goes to mimalloc as it came; counting touches atomics only and never allocates.
+// SAFETY: every request goes to mimalloc as it came; counting touches numbers of the thread only and never allocates.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         took(layout.size());
@@ -62,20 +63,16 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// What `work` gives, and the most bytes of the heap that were held at a time beyond those at its begin; none where the
-/// program has another allocator. What other threads take meanwhile counts too.
+/// What `work` gives, and the most bytes of the heap that this thread held at a time beyond those at its begin; none where the
+/// program has another allocator. What other threads take and free does not count, also where they work for this one.
 pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
-    let _alone = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
-    HELD.store(0, Relaxed);
-    MOST.store(0, Relaxed);
-    COUNTED.store(false, Relaxed);
-    COUNTS.store(true, Relaxed);
+    COUNT.set(Some(Count { held: 0, most: 0 }));
     // A program whose allocator counts takes note of this one.
     drop(std::hint::black_box(vec![0u8; 1]));
-    let counts = COUNTED.load(Relaxed);
+    let counts = COUNT.get().is_some_and(|count| count.most > 0);
     let done = work();
-    COUNTS.store(false, Relaxed);
-    (done, counts.then(|| MOST.load(Relaxed) as u64))
+    let most = COUNT.take().map_or(0, |count| count.most);
+    (done, counts.then_some(most as u64))
 }
 
 #[cfg(test)]
@@ -95,10 +92,12 @@ mod tests {
                 let place = Heap.realloc(place, layout, 3000);
                 Heap.dealloc(place, Layout::from_size_align(3000, 8).unwrap());
             }
+            std::thread::scope(|threads| drop(threads.spawn(|| took(1 << 30))));
+            let count = COUNT.get().unwrap();
+            assert_eq!((count.most, count.held), (5000, 0));
         });
         assert_eq!(most, None, "nobody counts here");
-        assert_eq!((MOST.load(Relaxed), HELD.load(Relaxed)), (5000, 0));
         took(77);
-        assert_eq!(HELD.load(Relaxed), 0, "after it nothing counts");
+        assert!(COUNT.get().is_none(), "after it nothing counts");
     }
 }

@@ -54,9 +54,8 @@ fn times_speedups_and_memory_stand_beside_the_scores_with_every_pass_in_parquet(
         let of = |recovery: &str| number(&bytes[recovery]);
         assert!(of("none") < of("dense"), "{bytes:?}");
         for recovery in ["linearpatch-diag", "linearpatch-rotate", "ghosted"] {
-            let more = 1e6 * (of(recovery) - of("none"));
-            // Beside it other threads of the program take and free a few kilobytes.
-            assert!((more - 64.0 * 64.0 * 4.0).abs() < 8192.0, "{recovery}: {more}");
+            let more = (1e6 * (of(recovery) - of("none"))).round();
+            assert_eq!(more, 64.0 * 64.0 * 4.0, "{recovery}");
             let share = 100.0 * of(recovery) / of("dense");
             assert!((number(&percent[recovery]) - share).abs() < 1e-9 * share);
         }

@@ -341,7 +341,7 @@ impl TimedComparison<'_> {
         let thread = thread.build().map_err(failed)?;
         let batch = self.prompt.as_batch(self.config.vocab);
         let trie = Trie::new(std::slice::from_ref(program));
-        let (done, most) = heap::high_water(|| thread.install(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
         drop(thread);
         // What it kept is free before the next count begins.
         ends.into_iter().for_each(|end| drop(end.join()));
