@@ -19,6 +19,8 @@ empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 cd "$empty"
 unset GHOSTLAB_STORE GHOSTLAB_EXPERIMENTS
+# Where the program puts what it has in it, and its store.
+export XDG_DATA_HOME=$empty/data
 ghostlab=$venv/bin/ghostlab
 "$ghostlab" --version
 # All of table 2 is there to be made; a small part of it is made.
@@ -28,7 +30,7 @@ grep -q "57 cells" plan.txt
 "$ghostlab" reproduce table2 --set backbone=tiny-llama --set depth=4 --set recovery=none,ghosted --set include=[] \
     --set calibration.sequences=8 --set calibration.operator_sequences=8 --set 'evaluate.tasks={name: copa, limit: 10}' \
     --set name=small
-"$ghostlab" score tiny-llama --perplexity "$venv/share/ghostlab/data/tiny/corpora/wiki-test.jsonl.gz@256" --windows 2
+"$ghostlab" score tiny-llama --perplexity "$(echo "$XDG_DATA_HOME"/ghostlab/share-*/data/tiny/corpora/wiki-test.jsonl.gz)@256" --windows 2
 "$venv/bin/python" - <<'PYTHON'
 import pathlib
 import ghostlab
