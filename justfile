@@ -22,7 +22,7 @@ record *artifacts:
 
 # What the README says of the recorded run, and its picture, made from results/ anew; a test fails where they are stale.
 docs:
-    GHOSTLAB_DOCS=write cargo test --release --locked --test docs -- recorded models
+    GHOSTLAB_DOCS=write cargo test --release --locked --test all -- docs::recorded docs::models
 
 # The events of one run of table 2, from nothing, as the tests of the time left play them: `just record-events 'a quiet machine, two cores'`.
 record-events machine:

@@ -2,19 +2,15 @@
 //! network, GPU or scheduler runs as it stands there.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-#[path = "docs/models.rs"]
 mod models;
-#[path = "docs/recorded.rs"]
 mod recorded;
-#[path = "docs/rules.rs"]
 mod rules;
 
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::world::World;
+use crate::common::world::World;
 
 /// Lines of shell blocks that call the program: page, the words behind its name.
 fn lines() -> Vec<(String, Vec<String>)> {

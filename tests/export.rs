@@ -1,14 +1,12 @@
 //! Cells as folders for other programs, read back by this one; and one model scored by itself.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use common::world::{World, records, table};
-use common::{checkout, fixture, json};
+use crate::common::world::{World, records, table};
+use crate::common::{checkout, fixture, json};
 use serde_json::{Value, json};
 
 /// What a world's grid has in a column for a recovery at depth 2.

@@ -8,15 +8,13 @@
     reason = "a test stops at what it lacks, and says what it skips"
 )]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::world::tokenizer;
+use crate::common::{flat, json, tensors};
 use candle_core::DType;
-use common::world::tokenizer;
-use common::{flat, json, tensors};
 use ghostlab::exec::{RunSettings, stored_program};
 use ghostlab::grid::Grid;
 use ghostlab::model::architecture::ARCHITECTURES;
@@ -211,7 +209,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
 fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
     let Some(python) = python() else { return };
     // In Qwen2's the layers from the third on have a window.
-    let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));
+    let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), crate::common::fixture(&format!("arch/{name}"))));
     let world = random_world(
         &backbones,
         "criterion: [{name: explicit, layers: [1]}]\ndepth: 1\n\

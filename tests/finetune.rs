@@ -2,11 +2,9 @@
 //! nothing to train.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::world::{World, table};
+use crate::common::world::{World, table};
 use ghostlab::stage;
 use ghostlab_store::{Found, ObjectKind, Store};
 

@@ -340,3 +340,19 @@ fn what_a_file_uses_is_read_as_the_compiler_reads_it() {
     assert_eq!(uses(&text).iter().map(|(public, _)| *public).collect::<Vec<_>>(), [false, true]);
     assert_eq!(inline(&text), [named("super::i::j")]);
 }
+
+#[test]
+fn every_file_of_tests_is_in_its_crate_s_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    for tests in crates.chain([root.to_owned()]).map(|folder| folder.join("tests")) {
+        // A crate with one file of tests has no need of it.
+        let Ok(program) = fs::read_to_string(tests.join("all.rs")) else { continue };
+        let files = fs::read_dir(&tests).unwrap().map(|entry| entry.unwrap().path());
+        for file in files.filter(|file| file.extension().is_some_and(|of| of == "rs") && !file.ends_with("all.rs")) {
+            let line = format!("mod {};", file.file_stem().unwrap().to_str().unwrap());
+            let named = program.lines().any(|own| own == line);
+            assert!(named, "{} is never run: `{line}` lacks in {}/all.rs", file.display(), tests.display());
+        }
+    }
+}

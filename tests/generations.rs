@@ -2,12 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::world::World;
+use crate::common::world::World;
 use ghostlab::stage::{self, generations};
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
@@ -108,7 +106,7 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
         let (_, rest) = found.split_once("\"memory_bytes\":").unwrap_or_else(|| panic!("{plan:#}"));
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
     };
-    let config = common::json(&world.path("backbone/config.json"));
+    let config = crate::common::json(&world.path("backbone/config.json"));
     let of = |name: &str| config[name].as_u64().unwrap();
     let layers = of("num_hidden_layers");
     let heads = config["head_dim"].as_u64().unwrap_or(of("hidden_size") / of("num_attention_heads"));

@@ -2,12 +2,10 @@
 //! taken for those of the new one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::world::World;
-use common::{fixture, json};
+use crate::common::world::World;
+use crate::common::{fixture, json};
 use ghostlab::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
@@ -128,7 +126,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
 }
 
 fn differ(ours: &[f64], golden: &Value) -> bool {
-    let golden = common::numbers(golden);
+    let golden = crate::common::numbers(golden);
     let near = |(a, b): (&f64, f64)| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1e-6);
     ours.len() != golden.len() || !ours.iter().zip(golden).all(near)
 }

@@ -6,11 +6,9 @@
     reason = "a test shows what it found, and stops at what it lacks"
 )]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{candle, gpu, json, shared};
+use crate::common::{candle, gpu, json, shared};
 use ghostlab::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
 use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scored};
 use ghostlab::evaluate::perplexity::of as perplexity;

@@ -3,14 +3,13 @@
 //! `GHOSTLAB_FUZZ_SEED` another one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
 #[path = "../fuzz/src/lib.rs"]
 mod targets;
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::world::World;
+use crate::common::world::World;
 use serde_json::json;
 use targets::{FuzzTarget, TARGETS};
 
@@ -310,7 +309,7 @@ fn a_pipe_in_the_place_of_any_input_is_refused_and_does_not_hang() {
 #[test]
 fn a_special_token_beyond_the_embedding_is_refused_before_calibration() {
     let world = World::new();
-    let mut tokenizer = common::world::tokenizer(300);
+    let mut tokenizer = crate::common::world::tokenizer(300);
     tokenizer["post_processor"] = json!({"type": "TemplateProcessing",
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],

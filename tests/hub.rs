@@ -1,20 +1,16 @@
 //! The program against a hub on the loopback: what a grid names is fetched, pinned, checked and used.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-#[path = "../crates/hub/tests/common/mod.rs"]
-mod server;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::world::World;
-use common::{fixture, json};
+use crate::common::world::World;
+use crate::common::{fixture, json};
+use crate::server::{Answer, COMMIT, FakeHub, Fault, Served, TOKEN, large, no_fault, small};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
-use server::{Answer, COMMIT, FakeHub, Fault, Served, TOKEN, large, no_fault, small};
 
 const MODEL: &str = "meta/tiny";
 

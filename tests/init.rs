@@ -1,13 +1,11 @@
 //! A grid to begin with: what is written for a folder of models, and what is left out.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::path::Path;
 use std::process::Output;
 
-use common::fixture;
-use common::world::World;
+use crate::common::fixture;
+use crate::common::world::World;
 
 /// A folder `models` with a model, one in a folder of its organisation, and some that cannot be used.
 fn world() -> World {

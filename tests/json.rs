@@ -1,12 +1,10 @@
 //! What commands print with `--json`: one schema, to which everything that is printed keeps.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::world::World;
+use crate::common::world::World;
 use serde_json::{Map, Value, json};
 
 /// Words of a schema that say nothing of what is valid.
@@ -152,7 +150,7 @@ fn text(world: &World, arguments: &[&str]) -> String {
 #[test]
 fn the_schema_beside_the_documentation_is_the_programs_and_describes_every_field() {
     let schema = schema();
-    let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
+    let kept = crate::common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
     assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         let says = |of: &Value| of["description"].as_str().is_some_and(|text| text.len() > 2);
@@ -257,8 +255,8 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     assert!(paths.contains(&"name"), "{paths:?}");
     let values = compared["values"].as_array().unwrap();
     assert!(!values.is_empty());
-    let stored = common::json(&world.path("results/grid/numbers.json"));
-    let all: Vec<Value> = common::stored_numbers(&stored).iter().map(|of| of["value"].clone()).collect();
+    let stored = crate::common::json(&world.path("results/grid/numbers.json"));
+    let all: Vec<Value> = crate::common::stored_numbers(&stored).iter().map(|of| of["value"].clone()).collect();
     assert!(values.iter().all(|of| all.contains(&of["first"]["value"])), "{values:?}");
 
     let going = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");

@@ -1,15 +1,13 @@
 //! The names that work is stored, kept and claimed under. A change of one makes everything anew, so that none may come
-//! unawares: `GHOSTLAB_BLESS=1 cargo test --release --test keys` renews the fixture where one was meant.
+//! unawares: `GHOSTLAB_BLESS=1 cargo test --release --test all keys::` renews the fixture where one was meant.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use common::world::World;
-use common::{fixture, json};
+use crate::common::world::World;
+use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::exec::RunSettings;
 use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
@@ -228,7 +226,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let own = ["cpu", "cpu", "f32"];
     let mut now = Map::new();
     for artifact in ["table2", "table4", "tableA4", "tableA10"] {
-        let file = common::checkout().join("experiments").join(format!("{artifact}.yaml"));
+        let file = crate::common::checkout().join("experiments").join(format!("{artifact}.yaml"));
         now.insert(artifact.to_owned(), names(&file, Some("tiny"), own));
     }
     let grid = world.path("grid.yaml");

@@ -1,14 +1,12 @@
 //! Latencies as a user measures them: stored for this machine alone, with their raw times, and without memory said to be so.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use common::world::{World, table};
+use crate::common::world::{World, table};
 use ghostlab::exec::timing_claim;
 use ghostlab::stage;
 use ghostlab_store::{ClaimResult, Store};

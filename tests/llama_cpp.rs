@@ -8,16 +8,14 @@
     reason = "a test stops at what it lacks, and says what it skips"
 )]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::world::World;
+use crate::common::{fixture, flat, json, relative_error, shared, tensors};
 use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
 use candle_core::{DType, Device, Tensor};
-use common::world::World;
-use common::{fixture, flat, json, relative_error, shared, tensors};
 use ghostlab::corpus::{Tokenizer, read_rows};
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use serde_json::{Value, json};

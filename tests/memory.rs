@@ -3,13 +3,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::fs::File;
 use std::io::Write;
 use std::process::{Command, Output};
 
-use common::world::World;
+use crate::common::world::World;
 use serde_json::{Map, Value, json};
 
 const C: usize = 1024;

@@ -1,11 +1,9 @@
 //! Criteria, recoveries and the store through the program: every combination, degenerate backbones, a second run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::world::{World, records, table};
+use crate::common::world::{World, records, table};
 use ghostlab::stage;
 use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;
@@ -470,7 +468,7 @@ fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
         for (ours, expected) in perplexities(&grid.cells, settings).iter().zip(&expected) {
             // Batches of another size round otherwise inside the matrix product.
             let tolerance = if settings.batch_tokens == 1 { 1e-4 } else { 1e-6 };
-            common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
+            crate::common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
         }
     }
 }

@@ -8,19 +8,16 @@
     reason = "a test stops at what it lacks, and says what it skips"
 )]
 
-mod common;
-#[path = "../crates/hub/tests/common/mod.rs"]
-mod server;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use crate::common::fixture;
+use crate::common::world::World;
+use crate::server::{COMMIT, FakeHub, Served, TOKEN, content, large, no_fault, small};
 use candle_core::quantized::gguf_file::{self, Value as Entry};
-use common::fixture;
-use common::world::World;
 use ghostlab::corpus;
 use ghostlab::hub::{Hub, HubSettings, Lock, Silent, Source, Want, Wanted};
 use ghostlab::model::weights::Weights;
@@ -28,7 +25,6 @@ use ghostlab::model::{Config, check_weights};
 use ghostlab::tasks::{TASKS, Task};
 use ghostlab_definitions::{FileRows, Request, Setting, Task as Documents, Value as Row, native};
 use serde_json::Value;
-use server::{COMMIT, FakeHub, Served, TOKEN, content, large, no_fault, small};
 use tempfile::TempDir;
 
 /// The interpreter; none where the tests are skipped.
@@ -366,7 +362,7 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     let results = world.path("results/forms");
     let said = run(&python, &["-c", FORMS, results.to_str().unwrap(), wheel.to_str().unwrap()], &[]);
     let said: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(&said).unwrap();
-    let numbers = common::stored_numbers(&common::json(&results.join("numbers.json")));
+    let numbers = crate::common::stored_numbers(&crate::common::json(&results.join("numbers.json")));
     let cells: BTreeSet<&str> = numbers.iter().map(|of| of["cell"].as_str().unwrap()).collect();
     assert_eq!(said.keys().map(String::as_str).collect::<BTreeSet<_>>(), cells, "a file for each cell");
     for (cell, scores) in said {

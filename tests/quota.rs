@@ -1,12 +1,10 @@
 //! `--store-limit`: what goes, what stays, and what `plan` says of it before.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::path::Path;
 
-use common::checkout;
-use common::world::World;
+use crate::common::checkout;
+use crate::common::world::World;
 use ghostlab::stage;
 use ghostlab_store::{InventoryItem, Store};
 

@@ -2,12 +2,10 @@
 //! scores 1e-4, perplexities 1e-3 relative.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use common::{assert_close, json, numbers, shared};
+use crate::common::{assert_close, json, numbers, shared};
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::Grid;

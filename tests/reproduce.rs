@@ -1,15 +1,13 @@
 //! `ghostlab reproduce`, `report` and `compare` as a user runs them, on a tiny backbone that the test writes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::SystemTime;
 
-use common::world::{World, table};
+use crate::common::world::{World, table};
 
 const TABLE: &str = "artifact:\n  title: A small table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
@@ -506,7 +504,7 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     for file in fs::read_dir(world.path("backbone")).unwrap().map(Result::unwrap) {
         fs::copy(file.path(), world.path("other").join(file.file_name())).unwrap();
     }
-    let mut config = common::json(&world.path("other/config.json"));
+    let mut config = crate::common::json(&world.path("other/config.json"));
     config["rms_norm_eps"] = 1e-3.into();
     world.write("other/config.json", config.to_string());
     world.write("experiments/backbones/yours.yaml", "path: ../../other\n");
@@ -650,7 +648,7 @@ fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
     let folder = world.path("results/mini/tiny");
     assert!(folder.join("documents.parquet").is_file());
     assert_eq!(fs::read_dir(folder.join("lm_eval")).unwrap().count(), 3);
-    let record = common::json(&folder.join("run.json"));
+    let record = crate::common::json(&folder.join("run.json"));
     assert!(record["files"]["documents.parquet"].is_string() && record["files"]["numbers.json"].is_string());
 }
 
@@ -855,7 +853,7 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
 
     // Another machine's last digit.
     let path = world.path("results/mini/tiny/numbers.json");
-    let mut numbers = common::json(&path);
+    let mut numbers = crate::common::json(&path);
     let of = &mut numbers["numbers"]["cells"][1]["values"][0]["value"];
     *of = (of.as_f64().unwrap() * (1.0 + 1e-9)).into();
     fs::write(&path, numbers.to_string()).unwrap();

@@ -1,13 +1,11 @@
 //! Nothing is lost: killed runs, second runs, two processes, changes that count and changes that do not.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::world::World;
+use crate::common::world::World;
 use ghostlab::stage;
 use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;

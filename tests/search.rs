@@ -2,7 +2,6 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
 #[path = "common/simulation.rs"]
 mod simulation;
 
@@ -10,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Output;
 
-use common::world::World;
-use common::{checkout, json};
+use crate::common::world::World;
+use crate::common::{checkout, json};
 use ghostlab::grid::Draw;
 use ghostlab::results::StoredResults;
 use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, judged};

@@ -5,12 +5,10 @@
     reason = "a test stops at what it lacks, and says what it skips"
 )]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::world::World;
+use crate::common::world::World;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ghostlab");
 

@@ -10,15 +10,13 @@
     reason = "a test stops at what it lacks, and says so where it is skipped"
 )]
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use common::world::World;
+use crate::common::world::World;
 use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(200);

@@ -8,8 +8,6 @@
     reason = "a test stops at what it lacks, and says what it leaves out"
 )]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -17,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::world::World;
+use crate::common::world::World;
 use serde_json::{Value, json};
 
 /// Longer than any command here takes; what hangs, fails.

@@ -1,14 +1,12 @@
 //! The nine tasks against lm-eval's golden answers, against real data where they are, and (in `tasks/`) against nonsense.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-#[path = "tasks/nonsense.rs"]
 mod nonsense;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use common::{fixture, json, shared};
+use crate::common::{fixture, json, shared};
 use ghostlab::error::{Error, Result};
 use ghostlab::tasks::{
     AccuracyKind, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, Split, TASKS, Task, TaskResult,

@@ -1,14 +1,12 @@
 //! The backbones that come with the project: what they are, and that they are as good as the tiny profile needs.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
+use crate::common::{fixture, flat, json, tensors};
 use candle_core::DType;
-use common::{fixture, flat, json, tensors};
 use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings};
 use ghostlab::grid::Grid;

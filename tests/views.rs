@@ -2,13 +2,11 @@
 //! settings that there is for an aspect.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::pairs::{self, Pair, Setting};
-use common::seen::{self, VIEWS};
-use common::world::World;
+use crate::common::pairs::{self, Pair, Setting};
+use crate::common::seen::{self, VIEWS};
+use crate::common::world::World;
 use ghostlab::grid::{Cell, Grid, give_names};
 use ghostlab::identity::{Aspect, differs};
 use ghostlab::results::{Differences, StoredNumber, StoredResults};

@@ -2,13 +2,11 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::fs;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::world::World;
+use crate::common::world::World;
 use serde_json::Value;
 
 const LONG: Duration = Duration::from_secs(120);

@@ -6,14 +6,12 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::{checkout, flat, relative_error, tensors};
 use candle_core::{DType, Device};
-use common::{checkout, flat, relative_error, tensors};
 use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 use ghostlab_core::error::Result;
 use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
@@ -84,10 +82,10 @@ fn compare(folder: &Path) -> usize {
     let texts: Vec<Vec<u32>> =
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let batch = |texts: &[&Vec<u32>]| Batch::windows(texts.iter().map(|text| text.as_slice()));
-    let mut engines = common::engines(folder);
+    let mut engines = crate::common::engines(folder);
     if !name.ends_with("own-head") {
         // A config alone does not know which tables the weights hold.
-        engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
+        engines.extend(crate::common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
     engines.push(Box::new(by_need));
@@ -147,7 +145,7 @@ fn compare_distillation(folder: &Path) {
 fn compare_float_types(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-    for engine in common::engines_of_all_types(folder) {
+    for engine in crate::common::engines_of_all_types(folder) {
         let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
         let error = relative_error(&logits, &flat(&expected["logits.1"]));
         // Some tens of roundings to 8 bits.
@@ -228,7 +226,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
 fn scaled_embedding(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.0"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-    for engine in common::engines(folder) {
+    for engine in crate::common::engines(folder) {
         let ours = forward(&*engine, &Batch::windows([ids.as_slice()])).0.swap_remove(0);
         let rounded: Vec<f64> = ours.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
         assert_eq!(rounded, flat(&expected["layer_input.0.0"]), "{}", engine.id().name);

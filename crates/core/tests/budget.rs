@@ -1,12 +1,10 @@
 //! Weights that are made by need: the same numbers as with all of them in memory, and errors when they are used.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::path::Path;
 
+use crate::common::{checkout, fixture, tensors};
 use candle_core::{DType, Device, Tensor};
-use common::{checkout, fixture, tensors};
 use ghostlab_core::calibrate::{HookPoint, in_memory};
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::evaluate::perplexity::PerplexityEval;

@@ -1,11 +1,9 @@
 //! The corpus floor against the reference implementations: the same draws, tokens and windows, exactly.
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails like a test: by a panic")]
 
-mod common;
-
 use std::path::Path;
 
-use common::{json, shared};
+use crate::common::{json, shared};
 use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use serde_json::Value;
 

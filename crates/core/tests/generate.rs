@@ -1,11 +1,9 @@
 //! Generation: with a cache token by token what the whole text at once gives, and the same whatever runs together.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{engines, engines_of, fixture, gpu, relative_error};
+use crate::common::{engines, engines_of, fixture, gpu, relative_error};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::EvalSet;
 use ghostlab_core::evaluate::generation::GenerationEval;

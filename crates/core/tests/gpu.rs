@@ -2,10 +2,8 @@
 //! products. Skipped where there is none; the oracles of the other tests run on it too where there is one.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
+use crate::common::{candle, fixture, flat, gpu, relative_error};
 use candle_core::{DType, Device, Tensor};
-use common::{candle, fixture, flat, gpu, relative_error};
 use ghostlab_core::error::Result;
 use ghostlab_core::model::architecture::Activation;
 use ghostlab_core::model::candle::ops;

@@ -2,10 +2,8 @@
 //! tolerances from its README).
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
-use common::stories::{LAYERS, oracle, perplexities};
-use common::{assert_close, flat, numbers, relative_error, tensors};
+use crate::common::stories::{LAYERS, oracle, perplexities};
+use crate::common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
 use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
 use ghostlab_core::criterion::{self, Evidence, PruneSpec, Selection};
@@ -74,9 +72,9 @@ fn cosines_equal_the_reference_on_both_axes() {
 
 /// What the criteria ask, answered by the real backbone on the oracle's windows.
 struct Witness<'a> {
-    oracle: &'a common::stories::Oracle,
+    oracle: &'a crate::common::stories::Oracle,
     engine: &'a dyn Engine,
-    calibrated: &'a common::stories::Calibrated,
+    calibrated: &'a crate::common::stories::Calibrated,
 }
 
 fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {

@@ -5,12 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
 
-mod common;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{checkout, fixture, shared};
+use crate::common::{checkout, fixture, shared};
 use ghostlab_core::error::Result;
 use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
 use ghostlab_core::model::{Decoder, Program, Trie};

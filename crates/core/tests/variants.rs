@@ -1,9 +1,7 @@
 //! Variants run together give what each gives alone.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-
-use common::{engines, fixture};
+use crate::common::{engines, fixture};
 use ghostlab_core::model::{Batch, CPU, Operator, Program, ScoredRow, Step, Sublayer, Trie};
 
 /// Some operators that are neither the identity nor symmetric.

@@ -5,10 +5,6 @@
     reason = "a test stops at what it lacks, and says what it skips"
 )]
 
-mod common;
-#[path = "common/fetching.rs"]
-mod fetching;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use common::{Answer, COMMIT, FakeHub, Fault, Request, Served, TOKEN, content, large, no_fault, small};
-use fetching::{REPO, Told, cached, fetch, files_below, hash, lock, settings, want};
+use crate::common::{Answer, COMMIT, FakeHub, Fault, Request, Served, TOKEN, content, large, no_fault, small};
+use crate::fetching::{REPO, Told, cached, fetch, files_below, hash, lock, settings, want};
 use ghostlab_core::error::Error;
 use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
@@ -532,7 +528,8 @@ fn what_is_stopped_goes_on_where_it_was() {
 /// Runs [`fetches_for_another_test`] in a process of its own, in a shell where `before` was done first.
 fn child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
     let test = std::env::current_exe().unwrap();
-    let script = format!("{before} exec '{}' --exact fetches_for_another_test --ignored --nocapture", test.display());
+    let script =
+        format!("{before} exec '{}' --exact faults::fetches_for_another_test --ignored --nocapture", test.display());
     let mut words = wrapped.iter().copied().chain(["sh", "-c", script.as_str()]);
     Command::new(words.next().unwrap())
         .args(words)

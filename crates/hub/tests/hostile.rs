@@ -2,17 +2,13 @@
 //! a name that a reply made up.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
-mod common;
-#[path = "common/fetching.rs"]
-mod fetching;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use common::{Answer, COMMIT, FakeHub, Request, content, large, small};
-use fetching::{REPO, fetch, files_below};
+use crate::common::{Answer, COMMIT, FakeHub, Request, content, large, small};
+use crate::fetching::{REPO, fetch, files_below};
 use ghostlab_hub::Lock;
 use tempfile::TempDir;
 
@@ -160,7 +156,7 @@ fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
             let server = FakeHub::start(REPO, files.clone(), Box::new(move |r, _, a| alter(r, a, &sent)));
             let around = TempDir::new_in(outside.path()).unwrap();
             let cache = around.path().join("a/b/hub");
-            let lock = if locked { fetching::lock(&files) } else { Lock::default() };
+            let lock = if locked { crate::fetching::lock(&files) } else { Lock::default() };
             let outcome = fetch(&server, &cache, &["big", "sub/*"], &lock);
             let shown = format!("{field} = {value:?} (locked: {locked}): {:?}", outcome.fetched);
             let all = below(outside.path());

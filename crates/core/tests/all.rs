@@ -1,0 +1,17 @@
+//! All tests of the core's numbers, as one program.
+
+mod arch;
+mod architectures;
+mod budget;
+mod common;
+mod corpus;
+mod distill;
+mod examples;
+mod generate;
+mod gguf;
+mod golden;
+mod gpu;
+mod recovery;
+mod stories;
+mod transformers;
+mod variants;

@@ -1,0 +1,7 @@
+//! All tests of the hub, as one program.
+
+mod common;
+mod faults;
+#[path = "common/fetching.rs"]
+mod fetching;
+mod hostile;
