@@ -1,12 +1,14 @@
 //! Generation: prompts that every program of a trie continues, chunk by chunk.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::eval_set::{ChunkValues, EvalSet};
 use crate::error::{Error, Result};
 use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, generate};
-use crate::model::{Engine, Load, Trie};
+use crate::model::{Engine, Load, Trie, full, is_out_of_memory};
 
 /// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave; on another device than the
 /// processor, what the chunks gave that are computed together.
@@ -22,13 +24,34 @@ pub struct GenerationEval<'a> {
     prompts: &'a [Prompt],
     settings: Settings,
     text: &'a dyn Detokenizer,
+    /// Prompts that run at a time at most.
+    together: AtomicUsize,
 }
 
 impl<'a> GenerationEval<'a> {
     /// What `settings` say of the batch is not looked at: chunks that are computed together run together, as far as the cache has
     /// room.
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
-        Self { prompts, settings, text }
+        Self { prompts, settings, text, together: DEVICE_PROMPTS.into() }
+    }
+
+    /// The continuations of some prompts. Where the device's memory is full half as many run at a time, here and later: what a
+    /// prompt gets does not depend on those beside it.
+    fn generated(&self, engine: &dyn Engine, trie: &Trie, prompts: &[Prompt]) -> Result<Vec<Vec<Generation>>> {
+        loop {
+            let batch = prompts.len().clamp(1, self.together.load(Relaxed));
+            let settings = Settings { batch, ..self.settings.clone() };
+            match generate(engine, trie, prompts, &settings, self.text, &mut ()) {
+                Err(error) if is_out_of_memory(&error) && batch > 1 => {
+                    self.together.fetch_min(batch / 2, Relaxed);
+                }
+                Err(error) if is_out_of_memory(&error) => {
+                    let longest = prompts.iter().map(|of| self.size(of)).max().unwrap_or(0);
+                    return Err(full(&error, format!("a prompt of {longest} tokens, with those that it may get")));
+                }
+                done => return done,
+            }
+        }
     }
 
     fn members(&self, chunk: usize) -> Range<usize> {
@@ -112,8 +135,7 @@ impl EvalSet for GenerationEval<'_> {
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let started = Instant::now();
         let prompts: Vec<Prompt> = chunks.iter().flat_map(|&of| &self.prompts[self.members(of)]).cloned().collect();
-        let settings = Settings { batch: prompts.len().clamp(1, DEVICE_PROMPTS), ..self.settings.clone() };
-        let mut done = generate(engine, trie, &prompts, &settings, self.text, &mut ())?.into_iter();
+        let mut done = self.generated(engine, trie, &prompts)?.into_iter();
         let of_chunk = |&chunk: &usize| {
             let done: Vec<Vec<Generation>> = done.by_ref().take(self.members(chunk).len()).collect();
             let of_program = |program: usize| done.iter().flat_map(|of| values(&of[program])).collect::<Vec<f64>>();

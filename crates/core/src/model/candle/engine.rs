@@ -14,7 +14,7 @@ use super::device::{DeviceName, FloatType};
 use super::half::End;
 use super::head::Ends;
 use super::layout::{Layout, Piece, Seen};
-use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory};
+use super::memory::{self, DEVICE_NUMBERS, full, is_out_of_memory};
 use super::notes::Notes;
 use super::operators::Operators;
 use super::parts::{LayerTensors, Parts, weight_bytes};
@@ -84,14 +84,6 @@ impl ResidualStream for Stream {
     fn rows(&self) -> Result<HostRows> {
         self.x.rows()
     }
-}
-
-/// What a device without room ends in; `of` is what it had no room for, or the device where that is the weights.
-fn full(error: &Error, of: String) -> Error {
-    Error::missing("the device's memory is full").at(of).found(error.one_line()).hint(
-        "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
-         `nvidia-smi` shows who else is there",
-    )
 }
 
 impl CandleEngine {

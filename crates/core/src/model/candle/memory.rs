@@ -72,6 +72,14 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
         .any(|words| text.contains(words))
 }
 
+/// What a device without room ends in; `of` is what it had no room for, or the device where that is the weights.
+pub(crate) fn full(error: &Error, of: String) -> Error {
+    Error::missing("the device's memory is full").at(of).found(error.one_line()).hint(
+        "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
+         `nvidia-smi` shows who else is there",
+    )
+}
+
 /// Tokens that run together and bytes for weights: all weights if a piece of some size fits beside them, else what the
 /// smallest piece leaves.
 pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {

@@ -168,6 +168,10 @@ impl Cached for CandleEngine {
     }
 
     fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
+        #[cfg(test)]
+        if x.dim(0)? > self.room {
+            return Err(crate::error::Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY"));
+        }
         let x = self.step(step, past, x)?;
         self.stays_finite(step, &x)?;
         Ok(x)

@@ -7,6 +7,9 @@ use candle_core::{DType, Device, Tensor};
 use tempfile::TempDir;
 
 use super::*;
+use crate::evaluate::EvalSet;
+use crate::evaluate::generation::GenerationEval;
+use crate::generate::{Detokenizer, Prompt, Settings};
 use crate::model::operator::Operator;
 use crate::model::program::Program;
 
@@ -63,6 +66,34 @@ fn a_device_whose_memory_is_full_takes_fewer_tokens_at_a_time_and_says_so_once()
         let error = engine.run(&Trie::new(&programs()), &batch(), &mut ()).err().unwrap();
         assert!(error.exit_code() == 3 && error.to_string().contains("90 tokens"), "{error}");
     }
+}
+
+#[test]
+fn a_device_whose_memory_is_full_continues_fewer_prompts_at_a_time() {
+    struct Numbers;
+    impl Detokenizer for Numbers {
+        fn text(&self, ids: &[u32], _: bool) -> Result<String> {
+            Ok(ids.iter().map(u32::to_string).collect())
+        }
+    }
+    let prompt =
+        |at: u32| Prompt { identity: at.to_string(), ids: (0..7 + at % 3).map(|i| (at * 13 + i * 31) % 317).collect() };
+    let prompts: Vec<Prompt> = (0..20).map(prompt).collect();
+    let mut engine = load(&fixture("llama-gqa"), FloatType::F32);
+    let trie = Trie::new(&programs());
+    let made = |engine: &CandleEngine| {
+        let eval = GenerationEval::new(&prompts, Settings::greedy(6, 64), &Numbers);
+        (0..2).map(|_| eval.run(engine, &trie, &[0], &mut vec![0.0; trie.len()])).collect::<Result<Vec<_>>>()
+    };
+    let all = made(&engine).unwrap();
+    // The prompts have 159 tokens, the longest 9.
+    for room in [158, 60, 9] {
+        engine.room = room;
+        assert_eq!(made(&engine).unwrap(), all, "room for {room} rows");
+    }
+    engine.room = 8;
+    let error = made(&engine).err().unwrap();
+    assert!(error.exit_code() == 3 && error.to_string().contains("a prompt of 15 tokens"), "{error}");
 }
 
 #[test]
