@@ -356,3 +356,17 @@ fn every_file_of_tests_is_in_its_crate_s_program() {
         }
     }
 }
+
+#[test]
+fn every_file_of_tests_that_ci_runs_by_itself_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = fs::read_to_string(root.join(".ci/run")).unwrap();
+    // A filter that nothing answers to runs no test, and passes.
+    let named: Vec<&str> = script.split_whitespace().filter_map(|word| word.strip_suffix("::")).collect();
+    assert!(named.len() >= 9, "{named:?}");
+    for name in named {
+        let file = Path::new("tests").join(name).with_extension("rs");
+        let mut crates = ["", "crates/core", "crates/definitions"].into_iter();
+        assert!(crates.any(|of| root.join(of).join(&file).is_file()), "`{name}::` of .ci/run is no file of tests");
+    }
+}
