@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::eval_set::{ChunkValues, EvalSet};
 use crate::error::{Error, Result};
 use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, generate};
-use crate::model::{Engine, Load, Trie, full, is_out_of_memory};
+use crate::model::{Engine, Load, Trie, is_out_of_memory, out_of_memory};
 
 /// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave; on another device than the
 /// processor, what the chunks gave that are computed together.
@@ -47,7 +47,10 @@ impl<'a> GenerationEval<'a> {
                 }
                 Err(error) if is_out_of_memory(&error) => {
                     let longest = prompts.iter().map(|of| self.size(of)).max().unwrap_or(0);
-                    return Err(full(&error, format!("a prompt of {longest} tokens, with those that it may get")));
+                    return Err(out_of_memory(
+                        &error,
+                        format!("a prompt of {longest} tokens, with those that it may get"),
+                    ));
                 }
                 done => return done,
             }

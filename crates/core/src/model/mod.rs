@@ -39,7 +39,7 @@ pub(crate) mod window;
 pub use attached::{Attachment, BranchPlace};
 pub use batch::{Batch, Prediction, ScoredRow};
 pub use candle::{CandleEngine, CandlesOwn, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
-pub(crate) use candle::{full, is_out_of_memory};
+pub(crate) use candle::{is_out_of_memory, out_of_memory};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use config::{Config, Scaling};
 pub use content::{TensorHashes, content, tensor_hashes};

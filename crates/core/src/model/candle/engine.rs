@@ -14,7 +14,7 @@ use super::device::{DeviceName, FloatType};
 use super::half::End;
 use super::head::Ends;
 use super::layout::{Layout, Piece, Seen};
-use super::memory::{self, DEVICE_NUMBERS, full, is_out_of_memory};
+use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory};
 use super::notes::Notes;
 use super::operators::Operators;
 use super::parts::{LayerTensors, Parts, weight_bytes};
@@ -107,9 +107,9 @@ impl CandleEngine {
         let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
         let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
         let parts = Parts::new(&config, weights, &device, at.dtype, budget)?;
-        parts
-            .fill()
-            .map_err(|error| if is_out_of_memory(&error) { full(&error, at.device.to_string()) } else { error })?;
+        parts.fill().map_err(|error| {
+            if is_out_of_memory(&error) { out_of_memory(&error, at.device.to_string()) } else { error }
+        })?;
         let rotaries = Rotaries::new(&config);
         let engine = Self {
             id: at.id(),
@@ -215,7 +215,7 @@ impl CandleEngine {
         let next = self.layout(batch, stream.x.dim(0)?)?;
         if next.pieces.len() <= layout.pieces.len() {
             let of = format!("a document or window of {longest} tokens");
-            return Err(full(error, of));
+            return Err(out_of_memory(error, of));
         }
         self.notes.tell(format!("the device's memory was full with {longest} tokens at a time: {half} from here on"));
         Ok(next)

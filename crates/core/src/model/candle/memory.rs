@@ -73,7 +73,7 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
 }
 
 /// What a device without room ends in; `of` is what it had no room for, or the device where that is the weights.
-pub(crate) fn full(error: &Error, of: String) -> Error {
+pub(crate) fn out_of_memory(error: &Error, of: String) -> Error {
     Error::missing("the device's memory is full").at(of).found(error.one_line()).hint(
         "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
          `nvidia-smi` shows who else is there",

@@ -20,7 +20,7 @@ mod parts;
 pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
 pub use half::{End, Turned};
-pub(crate) use memory::{full, is_out_of_memory};
+pub(crate) use memory::{is_out_of_memory, out_of_memory};
 pub use own::CandlesOwn;
 pub(super) use parts::weight_bytes;
 pub use parts::{FrozenWeights, GatedTensors, LayerTensors, MlpTensors};
