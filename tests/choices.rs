@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use crate::common;
 use crate::common::{engines, fixture, shared};
 use ghostlab::error::Result;
 use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice};
@@ -111,7 +112,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     assert_eq!(outcome.failed(), 0);
     let files = outcome.cells[0].lm_eval().unwrap();
     for (ours, golden) in files.iter().zip(["results.json", "nobos/results.json"]) {
-        let golden = crate::common::json(&folder.join(golden));
+        let golden = common::json(&folder.join(golden));
         for name in names {
             for (key, value) in golden["results"][name].as_object().unwrap() {
                 assert_eq!(&ours["results"][name][key], value, "{name} {key}");

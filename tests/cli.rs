@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::common;
 use crate::common::world::{World, table, tokenizer};
 use ghostlab::stage;
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ fn a_grid_runs_and_a_second_run_gives_the_same_table() {
     for name in ["results.parquet", "results.md", "run.json"] {
         assert!(world.path("results/grid").join(name).metadata().unwrap().len() > 0, "{name}");
     }
-    let record = crate::common::json(&world.path("results/grid/run.json"));
+    let record = common::json(&world.path("results/grid/run.json"));
     let hash = &record["inputs"]["train.txt"];
     assert_eq!(hash.as_str().map(str::len), Some(64), "{}", record["inputs"]);
     assert_eq!(record["cells"].as_array().map(Vec::len), Some(9));
@@ -253,7 +254,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
         assert!((average - (copa + rte) / 2.0).abs() < 1e-9 && (0.0..=100.0).contains(&copa));
         assert!(row[column("copa ±")].parse::<f64>().unwrap() >= 0.0);
     }
-    let dense = crate::common::json(&world.path("results/grid/lm_eval").join("tiny.dense.json"));
+    let dense = common::json(&world.path("results/grid/lm_eval").join("tiny.dense.json"));
     assert_eq!(dense["n-samples"]["rte"], json!({"original": 2, "effective": 1}));
     let markdown = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(markdown.contains("all 6 documents (not the whole published split)"), "{markdown}");
@@ -416,7 +417,7 @@ fn a_reader_that_goes_ends_the_output_quietly() {
     let world = World::new();
     world.runs(&[]);
     let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
-    let record = crate::common::json(&world.path("results/grid/run.json"));
+    let record = common::json(&world.path("results/grid/run.json"));
     let key = record["cells"][0]["made_from"][0]["key"].as_str().unwrap().to_owned();
     let commands: [&[&str]; 18] = [
         &["cache", "ls"],
@@ -645,13 +646,13 @@ fn each_engine_and_float_type_has_results_of_its_own_that_can_be_compared() {
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");
     world.runs(&["--dtype", "bf16", "--results", "half"]);
     let only = |results: &str| format!("{results}/{}", names(&world.path(results))[0]);
-    let read = |results: &str| crate::common::json(&world.path(&only(results)).join("numbers.json"));
+    let read = |results: &str| common::json(&world.path(&only(results)).join("numbers.json"));
     let [own, other, half] = ["own", "other", "half"].map(read);
     assert_eq!(own["engines"]["tiny"], json!({"name": "cpu", "dtype": "f32", "device": "cpu"}));
     assert_eq!(other["engines"]["tiny"], json!({"name": "candle", "dtype": "f32", "device": "cpu"}));
     assert_eq!(half["engines"]["tiny"], json!({"name": "cpu", "dtype": "bf16", "device": "cpu"}));
     let perplexities = |of: &Value| -> Vec<f64> {
-        let numbers = crate::common::stored_numbers(of);
+        let numbers = common::stored_numbers(of);
         numbers.iter().filter(|n| n["metric"] == "ppl_test").map(|n| n["value"].as_f64().unwrap()).collect()
     };
     let [own, other, half] = [&own, &other, &half].map(perplexities);

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common;
 use crate::common::world::tokenizer;
 use crate::common::{flat, json, tensors};
 use candle_core::DType;
@@ -29,36 +30,19 @@ const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
 const TOLERANCE: f64 = 1e-4;
 
 fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("GHOSTLAB_PYTHON").filter(|named| named != "skip").map(PathBuf::from);
-    if named.is_none() {
-        let left_to_another_step = std::env::var_os("GHOSTLAB_PYTHON").is_some();
-        let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
-        assert!(
-            left_to_another_step || !in_ci,
-            "in CI these tests may not be skipped: GHOSTLAB_PYTHON names no interpreter"
-        );
-        eprintln!("skipped: GHOSTLAB_PYTHON names no interpreter with torch, transformers and lm_eval");
-    }
-    named
+    common::python::python("torch, transformers and lm_eval")
 }
 
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(path)
 }
 
-/// `tools/exported.py`, without a network and with caches of its own.
+/// `tools/exported.py`, with caches of its own.
 fn script(python: &Path, arguments: &[&str]) {
     let home = TempDir::new().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/exported.py");
-    let mut command = Command::new(python);
-    command
-        .arg(script)
-        .args(arguments)
-        .env("HF_HOME", home.path())
-        .env("HF_MODULES_CACHE", home.path().join("modules"));
-    command.env("HF_HUB_OFFLINE", "1").env("HF_DATASETS_OFFLINE", "1").env("HF_HUB_DISABLE_TELEMETRY", "1");
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut command = common::python::script(python, "exported.py", arguments);
+    command.env("HF_HOME", home.path()).env("HF_MODULES_CACHE", home.path().join("modules"));
+    common::python::printed(&mut command);
 }
 
 /// A folder with a grid over the tiny backbones, and a store.
@@ -209,7 +193,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
 fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
     let Some(python) = python() else { return };
     // In Qwen2's the layers from the third on have a window.
-    let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), crate::common::fixture(&format!("arch/{name}"))));
+    let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));
     let world = random_world(
         &backbones,
         "criterion: [{name: explicit, layers: [1]}]\ndepth: 1\n\
@@ -239,13 +223,8 @@ fn every_architecture_takes_every_recovery_and_is_exported_as_it_is_computed() {
         "mixtral",
         "qwen3_moe-mixed",
     ];
-    let made = Command::new(&python)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/arch_models.py"))
-        .arg(models.path())
-        .args(names)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let made = models.path().to_str().unwrap();
+    common::python::printed(&mut common::python::script(&python, "arch_models.py", [made].into_iter().chain(names)));
     let backbones = names.map(|name| (name.replace('_', "-"), models.path().join(name)));
     let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|of| of.model_type).collect();

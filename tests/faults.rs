@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::common;
 use crate::common::world::World;
 use serde_json::json;
 
@@ -429,7 +430,7 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
     // A record of a run by the silent one.
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
-    let mut record = crate::common::json(done);
+    let mut record = common::json(done);
     (record["process"], record["stage"]) = (json!(FAR), json!("running"));
     fs::write(done, record.to_string()).unwrap();
 
@@ -762,7 +763,7 @@ fn two_names_for_one_backbone_share_their_work_without_a_word_of_damage() {
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, same]"));
     let log = world.runs(&["--jobs", "2", "--memory", "16"]);
     assert!(!log.contains("damaged"), "{log}");
-    let rows = crate::common::world::table(&world.path("results/grid/results.csv"));
+    let rows = common::world::table(&world.path("results/grid/results.csv"));
     let own = |name: &str| -> Vec<Vec<String>> {
         let of = rows.iter().filter(|row| row[0] == name);
         of.map(|row| row[1..].iter().filter(|cell| cell.parse::<f64>().is_ok()).cloned().collect()).collect()

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
+use crate::common;
 use crate::common::world::World;
 use ghostlab::stage::{self, generations};
 use ghostlab_store::{Found, Store};
@@ -106,7 +106,7 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
         let (_, rest) = found.split_once("\"memory_bytes\":").unwrap_or_else(|| panic!("{plan:#}"));
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
     };
-    let config = crate::common::json(&world.path("backbone/config.json"));
+    let config = common::json(&world.path("backbone/config.json"));
     let of = |name: &str| config[name].as_u64().unwrap();
     let layers = of("num_hidden_layers");
     let heads = config["head_dim"].as_u64().unwrap_or(of("hidden_size") / of("num_attention_heads"));
@@ -165,18 +165,14 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
 /// Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.
 #[test]
 fn answers_and_their_scores_are_those_of_the_harness() {
-    let python = match std::env::var_os("GHOSTLAB_PYTHON") {
-        Some(path) if path != "skip" => PathBuf::from(path),
-        _ => return println!("skipped: GHOSTLAB_PYTHON names no interpreter with lm_eval"),
-    };
+    let Some(python) = common::python::python("lm_eval") else { return };
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     for name in ["llama", "qwen3", "olmo2"] {
         let world = World::new();
         let backbone = checkout.join("data/tiny").join(name);
         // Made-up rows in the schema of GSM8K, two of them shown before each question.
-        let script = checkout.join("tools/golden_answers.py");
-        let made = Command::new(&python).arg(script).arg(world.folder.path()).arg(&backbone).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let made = [world.folder.path(), &backbone];
+        common::python::printed(&mut common::python::script(&python, "golden_answers.py", made));
         world.write(
             "grid.yaml",
             format!(

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::stage;
@@ -126,7 +127,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
 }
 
 fn differ(ours: &[f64], golden: &Value) -> bool {
-    let golden = crate::common::numbers(golden);
+    let golden = common::numbers(golden);
     let near = |(a, b): (&f64, f64)| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1e-6);
     ours.len() != golden.len() || !ours.iter().zip(golden).all(near)
 }

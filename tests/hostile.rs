@@ -9,6 +9,7 @@ mod targets;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::common;
 use crate::common::world::World;
 use serde_json::json;
 use targets::{FuzzTarget, TARGETS};
@@ -309,7 +310,7 @@ fn a_pipe_in_the_place_of_any_input_is_refused_and_does_not_hang() {
 #[test]
 fn a_special_token_beyond_the_embedding_is_refused_before_calibration() {
     let world = World::new();
-    let mut tokenizer = crate::common::world::tokenizer(300);
+    let mut tokenizer = common::world::tokenizer(300);
     tokenizer["post_processor"] = json!({"type": "TemplateProcessing",
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::common;
 use crate::common::pairs::{self, CONSTANT, Pair, Setting};
 use crate::common::world::World;
 use ghostlab::exec::RunSettings;
@@ -91,7 +92,7 @@ fn two_settings_are_unlike_in_what_they_differ_in_and_in_nothing_else() {
 fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
     let pairs = pairs::unlike();
     let pair = pairs.iter().find(|pair| pair.aspects.contains(&"cut.known")).unwrap();
-    let mut rows = csv::Reader::from_path(crate::common::checkout().join("data/released_orders.csv")).unwrap();
+    let mut rows = csv::Reader::from_path(common::checkout().join("data/released_orders.csv")).unwrap();
     let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
     for (setting, backbone) in [(pair.one(), "llama-2-7b"), (pair.other(), "llama-3-8b")] {
         let row = rows.iter().find(|row| &row[0] == backbone && &row[1] == "ppl").unwrap();

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::common;
 use crate::common::world::World;
 use serde_json::{Map, Value, json};
 
@@ -150,7 +151,7 @@ fn text(world: &World, arguments: &[&str]) -> String {
 #[test]
 fn the_schema_beside_the_documentation_is_the_programs_and_describes_every_field() {
     let schema = schema();
-    let kept = crate::common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
+    let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
     assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         let says = |of: &Value| of["description"].as_str().is_some_and(|text| text.len() > 2);
@@ -255,8 +256,8 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     assert!(paths.contains(&"name"), "{paths:?}");
     let values = compared["values"].as_array().unwrap();
     assert!(!values.is_empty());
-    let stored = crate::common::json(&world.path("results/grid/numbers.json"));
-    let all: Vec<Value> = crate::common::stored_numbers(&stored).iter().map(|of| of["value"].clone()).collect();
+    let stored = common::json(&world.path("results/grid/numbers.json"));
+    let all: Vec<Value> = common::stored_numbers(&stored).iter().map(|of| of["value"].clone()).collect();
     assert!(values.iter().all(|of| all.contains(&of["first"]["value"])), "{values:?}");
 
     let going = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");

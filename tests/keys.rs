@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
@@ -226,7 +227,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let own = ["cpu", "cpu", "f32"];
     let mut now = Map::new();
     for artifact in ["table2", "table4", "tableA4", "tableA10"] {
-        let file = crate::common::checkout().join("experiments").join(format!("{artifact}.yaml"));
+        let file = common::checkout().join("experiments").join(format!("{artifact}.yaml"));
         now.insert(artifact.to_owned(), names(&file, Some("tiny"), own));
     }
     let grid = world.path("grid.yaml");

@@ -10,8 +10,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, flat, json, relative_error, shared, tensors};
 use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
@@ -21,24 +21,12 @@ use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use serde_json::{Value, json};
 
 fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("GHOSTLAB_LLAMA_CPP").filter(|named| named != "skip").map(PathBuf::from);
-    if named.is_none() {
-        let left_to_another_step = std::env::var_os("GHOSTLAB_LLAMA_CPP").is_some();
-        let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
-        assert!(
-            left_to_another_step || !in_ci,
-            "in CI these tests may not be skipped: GHOSTLAB_LLAMA_CPP names no interpreter"
-        );
-        eprintln!("skipped: GHOSTLAB_LLAMA_CPP names no interpreter with xllamacpp");
-    }
-    named
+    common::python::named("GHOSTLAB_LLAMA_CPP", "xllamacpp")
 }
 
 /// `tools/llama_cpp.py`
 fn llama_cpp(python: &Path, arguments: &[&Path]) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/llama_cpp.py");
-    let output = Command::new(python).arg(script).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    common::python::printed(&mut common::python::script(python, "llama_cpp.py", arguments));
 }
 
 /// llama.cpp's logits of all positions of some sequences.

@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use crate::common;
 use crate::common::world::World;
 use ghostlab_definitions::Library;
 use ghostlab_definitions::aggregate::{Aggregation, Item};
@@ -25,22 +25,11 @@ const LIKELIHOOD: f64 = 1e-3;
 const CHAT: &str = "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] | trim }}\n\
     {% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
-fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("GHOSTLAB_PYTHON").filter(|named| named != "skip").map(PathBuf::from);
-    if named.is_none() {
-        let left_to_another_step = std::env::var_os("GHOSTLAB_PYTHON").is_some();
-        let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
-        assert!(left_to_another_step || !in_ci, "in CI this may not be skipped: GHOSTLAB_PYTHON names no interpreter");
-        eprintln!("skipped: GHOSTLAB_PYTHON names no interpreter with lm_eval");
-    }
-    named
-}
-
 /// The embedded backbone with a chat template.
 fn model(world: &World) -> PathBuf {
     let model = world.path("model");
     fs::create_dir(&model).unwrap();
-    for entry in fs::read_dir(crate::common::checkout().join("data/tiny/llama")).unwrap().flatten() {
+    for entry in fs::read_dir(common::checkout().join("data/tiny/llama")).unwrap().flatten() {
         fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
     }
     fs::write(model.join("chat_template.jinja"), CHAT).unwrap();
@@ -70,7 +59,7 @@ fn scored(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTr
         let file = entry.file_name().to_string_lossy().into_owned();
         (file.strip_prefix("samples_").unwrap().strip_suffix(".jsonl").unwrap().to_owned(), lines(&entry.path()))
     };
-    (crate::common::json(&results), fs::read_dir(samples).unwrap().flatten().map(of).collect())
+    (common::json(&results), fs::read_dir(samples).unwrap().flatten().map(of).collect())
 }
 
 /// A number that may be written as a text.
@@ -105,13 +94,11 @@ fn near(what: &str, own: f64, theirs: f64, tolerance: f64) {
 
 #[test]
 fn requests_likelihoods_scores_errors_and_groups_are_those_of_the_harness() {
-    let Some(python) = python() else { return };
+    let Some(python) = common::python::python("lm_eval") else { return };
     let world = World::new();
     let (model, out) = (model(&world), world.path("harness"));
-    let script = crate::common::checkout().join("tools/harness_scores.py");
-    let made = Command::new(python).arg(script).arg(&out).arg(&model).env("HF_HUB_OFFLINE", "1").output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let harness = crate::common::json(&out.join("scores.json"));
+    common::python::printed(&mut common::python::script(&python, "harness_scores.py", [&out, &model]));
+    let harness = common::json(&out.join("scores.json"));
     let draws = usize::try_from(harness["draws"].as_u64().unwrap()).unwrap();
     let library = Library::of_folders(&[&out.join("defs")]).unwrap();
     let definitions: BTreeMap<String, _> =
@@ -230,7 +217,7 @@ fn a_grid_of_a_definition_runs_once_and_another_metric_computes_nothing() {
     assert!(log.contains("tiny on made(shots=2)"), "{log}");
     let head = || fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     assert!(head().contains("made(shots=2)") && head().contains("all(shots=2)"), "{}", head());
-    let results = || crate::common::json(&world.path("results/grid/lm_eval/tiny.dense.json"));
+    let results = || common::json(&world.path("results/grid/lm_eval/tiny.dense.json"));
     let first = results();
     assert_eq!(first["results"]["made"]["acc,none"], first["groups"]["all"]["acc,none"]);
     assert_eq!((&first["n-shot"]["made"], &first["n-samples"]["made"]["effective"]), (&json!(2), &json!(6)));
@@ -327,7 +314,7 @@ fn what_cannot_be_scored_by_a_definition_is_refused_with_its_place() {
 fn a_context_longer_than_the_model_is_cut_from_the_left_and_told() {
     let world = defined(MADE, ", shots: 3, max_length: 6");
     world.runs(&[]);
-    let run = crate::common::json(&world.path("results/grid/run.json"));
+    let run = common::json(&world.path("results/grid/run.json"));
     let cell = &run["cells"][0]["definitions"][0];
     assert_eq!((&cell["truncated"], &cell["effective"]), (&json!(12), &json!(6)), "{cell:#}");
 }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::common;
 use crate::common::world::{World, records, table};
 use ghostlab::stage;
 use ghostlab_store::{Found, InventoryItem, Store};
@@ -468,7 +469,7 @@ fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
         for (ours, expected) in perplexities(&grid.cells, settings).iter().zip(&expected) {
             // Batches of another size round otherwise inside the matrix product.
             let tolerance = if settings.batch_tokens == 1 { 1e-4 } else { 1e-6 };
-            crate::common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
+            common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
         }
     }
 }

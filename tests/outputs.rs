@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use crate::common;
 use crate::common::world::{World, table};
 use serde_json::{Value, json};
 
@@ -188,7 +189,7 @@ fn a_perplexity_has_the_error_of_its_windows_losses_in_every_file() {
     let second = std::fs::read_to_string(world.path("grid.yaml")).unwrap() + "    - {corpus: test, length: 32}\n";
     world.write("grid.yaml", second);
     world.runs(&[]);
-    let numbers = crate::common::stored_numbers(&crate::common::json(&world.path("results/grid/numbers.json")));
+    let numbers = common::stored_numbers(&common::json(&world.path("results/grid/numbers.json")));
     let of_cell = |cell: &serde_json::Value, metric: &str| -> Vec<serde_json::Value> {
         let own = |of: &&serde_json::Value| of["cell"] == *cell && of["metric"] == metric;
         numbers.iter().filter(own).cloned().collect()
@@ -270,7 +271,7 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
     refuses(&world, &score("own.json", &[]), &["own.json", "--force"]);
     for name in ["own.json", "mine.json"] {
         done(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
-        assert!(crate::common::json(&world.path(name))["results"]["test@64"].is_object());
+        assert!(common::json(&world.path(name))["results"]["test@64"].is_object());
     }
     let init = |to: &'static str| ["init", "backbone", "--corpus", "texts/mine.txt", "--to", to, "--force"];
     fs::create_dir(world.path("texts")).unwrap();
@@ -318,7 +319,7 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
         new.retain(|name| !folders.contains(name));
         let [own] = new.as_slice() else { panic!("{more:?}: {new:?}") };
         assert!(log.contains(own.as_str()), "the screen says where: {log}");
-        let record = crate::common::json(&world.path("results").join(own).join("run.json"));
+        let record = common::json(&world.path("results").join(own).join("run.json"));
         assert_eq!(record["description"]["engines"]["tiny"], record["engines"]["tiny"]);
         values.push(table(&world.path("results").join(own).join("results.csv")));
         folders.push(own.clone());
@@ -332,7 +333,7 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
     // What is said and is so anyway makes no difference.
     world.runs(&["--device", "cpu", "--dtype", "f32", "--engine", "cpu", "--set", "depth=1,2"]);
     assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len());
-    let record = crate::common::json(&world.path("results/grid/run.json"));
+    let record = common::json(&world.path("results/grid/run.json"));
     assert_eq!(record["description"]["differs"], json!([]));
 }
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use crate::common;
 use crate::common::fixture;
 use crate::common::world::World;
 use crate::server::{COMMIT, FakeHub, Served, TOKEN, content, large, no_fault, small};
@@ -29,19 +30,7 @@ use tempfile::TempDir;
 
 /// The interpreter; none where the tests are skipped.
 fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("GHOSTLAB_PYTHON").filter(|named| named != "skip").map(PathBuf::from);
-    if named.is_none() {
-        let left_to_another_step = std::env::var_os("GHOSTLAB_PYTHON").is_some();
-        let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
-        assert!(
-            left_to_another_step || !in_ci,
-            "in CI these tests may not be skipped: GHOSTLAB_PYTHON names no interpreter"
-        );
-        eprintln!(
-            "skipped: GHOSTLAB_PYTHON names no interpreter with huggingface_hub, datasets, pyarrow and safetensors"
-        );
-    }
-    named
+    common::python::python("huggingface_hub, datasets, pyarrow and safetensors")
 }
 
 /// Runs a program of Python's; what it printed.
@@ -58,10 +47,7 @@ fn run(python: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String 
         .env_remove("HF_HUB_CACHE")
         .env_remove("HF_TOKEN")
         .envs(variables.iter().copied());
-    let output = command.output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    String::from_utf8(output.stdout).unwrap()
+    common::python::printed(&mut command)
 }
 
 fn served() -> Vec<Served> {
@@ -337,14 +323,11 @@ print(json.dumps(said))
 #[test]
 fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     let Some(python) = python() else { return };
-    let Some(wheel) = std::env::var_os("GHOSTLAB_EVERY_EVAL_EVER").and_then(|folder| {
-        let files = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-        files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "whl"))
-    }) else {
-        assert!(!std::env::var("CI").is_ok_and(|value| !value.is_empty()), "in CI this test may not be skipped");
-        eprintln!("skipped: GHOSTLAB_EVERY_EVAL_EVER names no folder with the wheel of every-eval-ever");
+    let Some(folder) = common::python::named("GHOSTLAB_EVERY_EVAL_EVER", "the wheel of every-eval-ever") else {
         return;
     };
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let wheel = { files }.find(|path| path.extension().is_some_and(|ending| ending == "whl")).unwrap();
     let world = World::large();
     let of_hub = "copa: {path: copa.jsonl, hub: aps/super_glue, files: copa/validation-00000-of-00001.parquet}";
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace("copa: {path: copa.jsonl}", of_hub);
@@ -362,7 +345,7 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     let results = world.path("results/forms");
     let said = run(&python, &["-c", FORMS, results.to_str().unwrap(), wheel.to_str().unwrap()], &[]);
     let said: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(&said).unwrap();
-    let numbers = crate::common::stored_numbers(&crate::common::json(&results.join("numbers.json")));
+    let numbers = common::stored_numbers(&common::json(&results.join("numbers.json")));
     let cells: BTreeSet<&str> = numbers.iter().map(|of| of["cell"].as_str().unwrap()).collect();
     assert_eq!(said.keys().map(String::as_str).collect::<BTreeSet<_>>(), cells, "a file for each cell");
     for (cell, scores) in said {
@@ -438,18 +421,14 @@ fn a_packed_record_is_a_research_object_crate() {
     if python().is_none() {
         return;
     }
-    let Some(python) = std::env::var_os("GHOSTLAB_ROCRATE") else {
-        assert!(!std::env::var("CI").is_ok_and(|value| !value.is_empty()), "in CI this test may not be skipped");
-        eprintln!("skipped: GHOSTLAB_ROCRATE names no Python with roc-validator and rocrate");
-        return;
-    };
+    let Some(python) = common::python::named("GHOSTLAB_ROCRATE", "roc-validator and rocrate") else { return };
     let world = World::new();
     world.runs(&["--set", "criterion=llm-streamline", "--set", "depth=1", "--set", "recovery=ghosted"]);
     let license = "https://spdx.org/licenses/CC0-1.0";
     let output = world.ghostlab(&["record", "pack", "results", "--to", "record.zip", "--license", license]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let archive = world.path("record.zip");
-    let said = run(Path::new(&python), &["-c", CRATE, archive.to_str().unwrap()], &[]);
+    let said = run(&python, &["-c", CRATE, archive.to_str().unwrap()], &[]);
     let said: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     assert_eq!(said["required"], Value::Array(Vec::new()), "{said:#}");
     assert_eq!(said["unknown"], Value::Array(Vec::new()), "{said:#}");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::SystemTime;
 
+use crate::common;
 use crate::common::world::{World, table};
 
 const TABLE: &str = "artifact:\n  title: A small table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
@@ -504,7 +505,7 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     for file in fs::read_dir(world.path("backbone")).unwrap().map(Result::unwrap) {
         fs::copy(file.path(), world.path("other").join(file.file_name())).unwrap();
     }
-    let mut config = crate::common::json(&world.path("other/config.json"));
+    let mut config = common::json(&world.path("other/config.json"));
     config["rms_norm_eps"] = 1e-3.into();
     world.write("other/config.json", config.to_string());
     world.write("experiments/backbones/yours.yaml", "path: ../../other\n");
@@ -648,7 +649,7 @@ fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
     let folder = world.path("results/mini/tiny");
     assert!(folder.join("documents.parquet").is_file());
     assert_eq!(fs::read_dir(folder.join("lm_eval")).unwrap().count(), 3);
-    let record = crate::common::json(&folder.join("run.json"));
+    let record = common::json(&folder.join("run.json"));
     assert!(record["files"]["documents.parquet"].is_string() && record["files"]["numbers.json"].is_string());
 }
 
@@ -853,7 +854,7 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
 
     // Another machine's last digit.
     let path = world.path("results/mini/tiny/numbers.json");
-    let mut numbers = crate::common::json(&path);
+    let mut numbers = common::json(&path);
     let of = &mut numbers["numbers"]["cells"][1]["values"][0]["value"];
     *of = (of.as_f64().unwrap() * (1.0 + 1e-9)).into();
     fs::write(&path, numbers.to_string()).unwrap();

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use crate::common;
 use crate::common::world::World;
 use ghostlab::files::sha256;
 use polars::prelude::{IntoColumn, NamedFrom, ParquetReader, ParquetWriter, SerReader, Series};
@@ -58,7 +59,7 @@ fn path(world: &World, name: &str) -> PathBuf {
 
 /// Alters a JSON file, and its hash in the list: who forges a number forges that, too.
 fn alter(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
-    let mut value = crate::common::json(&path(world, name));
+    let mut value = common::json(&path(world, name));
     how(&mut value);
     std::fs::write(path(world, name), value.to_string()).unwrap();
     relist(world, name);
@@ -135,7 +136,7 @@ fn an_altered_log_likelihood_and_an_altered_loss_are_found_where_they_are_drawn(
     assert!(codes.contains(&4) && codes.contains(&0), "another seed draws others: {codes:?}");
 
     alter(&world, "numbers.json", |numbers| {
-        let of = crate::common::stored_number(numbers, |of| of["losses"].is_array());
+        let of = common::stored_number(numbers, |of| of["losses"].is_array());
         // Up here and down there: the perplexity stays.
         for (place, by) in [(0, 0.01), (1, -0.01)] {
             let loss = of["losses"][place].as_f64().unwrap();
@@ -181,7 +182,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
     // An answer that is counted otherwise than its items say.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     alter(&world, "numbers.json", |numbers| {
-        let of = crate::common::stored_number(numbers, |of| of["right"].is_string() && of["metric"] == "copa");
+        let of = common::stored_number(numbers, |of| of["right"].is_string() && of["metric"] == "copa");
         of["value"] = (of["value"].as_f64().unwrap() + 1.0).into();
     });
     let (code, folder) = verify(&world, &["--share", "1%"]);
@@ -332,7 +333,7 @@ fn what_is_generated_and_the_perplexities_of_definitions_are_computed_afresh() {
 
     // The same answers in another order: nothing else shows it.
     alter(&world, "numbers.json", |numbers| {
-        let of = crate::common::stored_number(numbers, |of| of["metric"].as_str().unwrap().contains("exact_match"));
+        let of = common::stored_number(numbers, |of| of["metric"].as_str().unwrap().contains("exact_match"));
         let (count, digits) = of["right"].as_str().unwrap().split_once(':').unwrap();
         let other: String = digits.chars().rev().collect();
         assert_ne!(other, digits);
@@ -346,7 +347,7 @@ fn what_is_generated_and_the_perplexities_of_definitions_are_computed_afresh() {
     for metric in ["word_perplexity", "/perplexity"] {
         let is_it = |of: &Value| of["metric"].as_str().unwrap().contains(metric);
         alter(&world, "numbers.json", |numbers| {
-            let of = crate::common::stored_number(numbers, is_it);
+            let of = common::stored_number(numbers, is_it);
             for (place, by) in [(3, 0.5), (4, -0.5)] {
                 let loss = of["losses"][place].as_f64().unwrap();
                 of["losses"][place] = (loss + by).into();
@@ -357,7 +358,7 @@ fn what_is_generated_and_the_perplexities_of_definitions_are_computed_afresh() {
         assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
         // One that is the better for it.
         alter(&world, "numbers.json", |numbers| {
-            let of = crate::common::stored_number(numbers, is_it);
+            let of = common::stored_number(numbers, is_it);
             of["value"] = (of["value"].as_f64().unwrap() * 0.9).into();
         });
         let (code, found, folder) = whole();

@@ -3,6 +3,7 @@
 //! same weights.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
+use crate::common;
 use crate::common::{fixture, flat, relative_error, tensors};
 use candle_core::{DType, Device, Tensor};
 use ghostlab_core::error::Result;
@@ -20,7 +21,7 @@ fn batch(name: &str) -> (Batch, Tensor) {
 
 fn engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
     let folder = fixture(&format!("arch/{name}"));
-    crate::common::engines_with(&folder.join(config), &folder)
+    common::engines_with(&folder.join(config), &folder)
 }
 
 /// Keeps the stream after every node.
@@ -119,7 +120,7 @@ fn models_without_windows_equal_candle_transformers() {
 
 /// A fixture's hub-style config with some entries changed: the file, and the map.
 fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
-    let mut config = crate::common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
+    let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
     changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), config.to_string()).unwrap();
@@ -135,7 +136,7 @@ fn mistral_equals_candle_transformers_with_and_without_a_window() {
         let (file, mut config) = changed("mistral", &serde_json::json!({"sliding_window": ours}));
         config["sliding_window"] = serde_json::json!(theirs);
         let config: Config = serde_json::from_value(config).unwrap();
-        let engines = crate::common::engines_with(file.path(), &fixture("arch/mistral"));
+        let engines = common::engines_with(file.path(), &fixture("arch/mistral"));
         compare("mistral", &engines, |ids| Model::new(&config, builder("mistral")).unwrap().forward(ids, 0).unwrap());
     }
 }
@@ -153,7 +154,7 @@ fn qwen2_equals_candle_transformers_with_and_without_windows() {
         );
         config["sliding_window"] = serde_json::json!(theirs);
         let config: Config = serde_json::from_value(config).unwrap();
-        let engines = crate::common::engines_with(file.path(), &fixture("arch/qwen2"));
+        let engines = common::engines_with(file.path(), &fixture("arch/qwen2"));
         compare("qwen2", &engines, |ids| {
             ModelForCausalLM::new(&config, builder("qwen2")).unwrap().forward(ids, 0).unwrap()
         });
@@ -168,7 +169,7 @@ fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
         ("llama-gqa", "qwen2", "self_attn.k_proj.bias"),
         ("qwen2", "llama-gqa", "self_attn.q_proj.bias"),
     ] {
-        let mut config = crate::common::json(&fixture(&format!("arch/{config}/config.json")));
+        let mut config = common::json(&fixture(&format!("arch/{config}/config.json")));
         config["tie_word_embeddings"] = serde_json::json!(weights == "qwen2");
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         let source = fixture(&format!("arch/{weights}/model.safetensors"));
@@ -220,13 +221,13 @@ fn tied_embeddings_use_the_embedding_as_head() {
     let folder = tempfile::tempdir().unwrap();
     let mut weights = tensors(&fixture("arch/llama-gqa/model.safetensors"));
     weights.insert("lm_head.weight".into(), weights["model.embed_tokens.weight"].clone());
-    let mut config = crate::common::json(&fixture("arch/llama-gqa/config.json"));
+    let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
     let mut logits = Vec::new();
     for tied in [false, true] {
         config["tie_word_embeddings"] = tied.into();
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
-        logits.extend(crate::common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1));
+        logits.extend(common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
     // As many engines each time: two on this processor, and a GPU's where there is one, whose products of other layouts are
@@ -245,17 +246,14 @@ fn a_head_of_its_own_is_the_head_whatever_the_config_says_of_ties() {
     let mut weights = tensors(&plain.join("model.safetensors"));
     assert!(weights.contains_key("lm_head.weight"));
     let expected: Vec<Vec<f64>> =
-        crate::common::engines(&plain).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect();
-    let mut config = crate::common::json(&plain.join("config.json"));
+        common::engines(&plain).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect();
+    let mut config = common::json(&plain.join("config.json"));
     config["tie_word_embeddings"] = true.into();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let logits = |weights: &std::collections::HashMap<String, Tensor>| -> (Config, Vec<Vec<f64>>) {
         candle_core::safetensors::save(weights, folder.path().join("model.safetensors")).unwrap();
         let config = Config::read(folder.path()).unwrap();
-        (
-            config,
-            crate::common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect(),
-        )
+        (config, common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect())
     };
     let (config, both) = logits(&weights);
     assert!(!config.tied_embeddings && config.notes.iter().any(|note| note.contains("lm_head.weight")), "{config:?}");

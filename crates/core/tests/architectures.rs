@@ -8,9 +8,9 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::common::{checkout, flat, relative_error, tensors};
+use crate::common;
+use crate::common::{flat, relative_error, tensors};
 use candle_core::{DType, Device};
 use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 use ghostlab_core::error::Result;
@@ -28,17 +28,9 @@ const TIE: f64 = 1e-4;
 
 /// The models, each a folder; none where there is no interpreter.
 fn made() -> Option<TempDir> {
-    let python = match std::env::var_os("GHOSTLAB_PYTHON") {
-        Some(path) if path != "skip" => PathBuf::from(path),
-        _ => {
-            println!("skipped: GHOSTLAB_PYTHON names no interpreter with transformers");
-            return None;
-        }
-    };
+    let python = common::python::python("transformers")?;
     let out = tempfile::tempdir().unwrap();
-    let script = checkout().join("tools/arch_models.py");
-    let made = Command::new(python).arg(script).arg(out.path()).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    common::python::printed(&mut common::python::script(&python, "arch_models.py", [out.path()]));
     Some(out)
 }
 
@@ -82,10 +74,10 @@ fn compare(folder: &Path) -> usize {
     let texts: Vec<Vec<u32>> =
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let batch = |texts: &[&Vec<u32>]| Batch::windows(texts.iter().map(|text| text.as_slice()));
-    let mut engines = crate::common::engines(folder);
+    let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
         // A config alone does not know which tables the weights hold.
-        engines.extend(crate::common::engines_with(&folder.join("config.hub-style.json"), folder));
+        engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
     engines.push(Box::new(by_need));
@@ -145,7 +137,7 @@ fn compare_distillation(folder: &Path) {
 fn compare_float_types(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-    for engine in crate::common::engines_of_all_types(folder) {
+    for engine in common::engines_of_all_types(folder) {
         let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
         let error = relative_error(&logits, &flat(&expected["logits.1"]));
         // Some tens of roundings to 8 bits.
@@ -226,7 +218,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
 fn scaled_embedding(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.0"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-    for engine in crate::common::engines(folder) {
+    for engine in common::engines(folder) {
         let ours = forward(&*engine, &Batch::windows([ids.as_slice()])).0.swap_remove(0);
         let rounded: Vec<f64> = ours.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
         assert_eq!(rounded, flat(&expected["layer_input.0.0"]), "{}", engine.id().name);

@@ -2,6 +2,7 @@
 //! on an architecture of each kind against the engine and finite differences.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
+use crate::common;
 use crate::common::stories::{oracle, perplexities, recovery};
 use crate::common::{flat, numbers, relative_error, tensors};
 use candle_core::Device;
@@ -58,7 +59,7 @@ fn sixteen_steps_from_the_closed_form_equal_the_reference() {
 /// A random backbone of each architecture, with two windows of its own.
 fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
-        let folder = crate::common::fixture(&format!("arch/{name}"));
+        let folder = common::fixture(&format!("arch/{name}"));
         let decoder = Decoder::load(&folder).unwrap();
         let tail = LayersAfter::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
         let vocab = decoder.config().vocab as u32;

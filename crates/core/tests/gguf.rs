@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common;
 use crate::common::{fixture, flat, relative_error, tensors};
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -155,7 +156,7 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
     let beside = to.join("rounded");
     fs::create_dir_all(&beside).unwrap();
     // llama.cpp has no windows in these architectures, so that the file has none.
-    let mut own = crate::common::json(&from.join("config.json"));
+    let mut own = common::json(&from.join("config.json"));
     if !config.windows.iter().all(Option::is_none) {
         own["use_sliding_window"] = false.into();
         own["layer_types"] = serde_json::Value::Null;
@@ -176,8 +177,7 @@ fn each_architecture_in_a_gguf_file_is_the_backbone_of_its_folder() {
         for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q4_0] {
             let temp = tempfile::tempdir().unwrap();
             let file = write(&fixture(&format!("arch/{name}")), temp.path(), dtype, &[]);
-            let (from_file, from_folder) =
-                (crate::common::engines(&file), crate::common::engines(&temp.path().join("rounded")));
+            let (from_file, from_folder) = (common::engines(&file), common::engines(&temp.path().join("rounded")));
             for (ours, theirs) in from_file.iter().zip(&from_folder) {
                 assert_eq!(
                     logits(&**ours, &ids(name)),
@@ -205,10 +205,10 @@ fn a_backbone_rounded_as_it_is_read_is_the_one_that_a_quantised_file_gives_back(
         // Of the folder's own weights, with the windows that the file has not left out.
         fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
         let mut config = Config::read(&folder).unwrap();
-        let plain = logits(&*crate::common::engines_of(config.clone(), &folder)[0], &ids(name));
+        let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &ids(name));
         config.rounded = Some(WeightType::Q8_0);
-        let rounded = crate::common::engines_of(config.clone(), &folder);
-        for (ours, theirs) in rounded.iter().zip(&crate::common::engines(&file)) {
+        let rounded = common::engines_of(config.clone(), &folder);
+        for (ours, theirs) in rounded.iter().zip(&common::engines(&file)) {
             let own = logits(&**ours, &ids(name));
             assert!(own == logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
             assert!(own != plain, "{name}: nothing was rounded");
@@ -221,7 +221,7 @@ fn a_backbone_rounded_as_it_is_read_is_the_one_that_a_quantised_file_gives_back(
 /// Each type as candle quantises whole tensors, with the output projection in its own and the embedding in another one.
 #[test]
 fn matrices_are_rounded_to_what_their_place_and_their_rows_ask_for() {
-    let Some(real) = crate::common::shared("real/backbone") else { return };
+    let Some(real) = common::shared("real/backbone") else { return };
     let config = Config::read(&real).unwrap();
     for to in WeightType::ALL {
         let mut rounded = std::collections::HashMap::new();
@@ -239,21 +239,20 @@ fn matrices_are_rounded_to_what_their_place_and_their_rows_ask_for() {
         candle_core::safetensors::save(&rounded, temp.path().join("model.safetensors")).unwrap();
         let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
         let ours = Config { rounded: Some(to), ..config.clone() };
-        let ours = logits(&*crate::common::engines_of(ours, &real)[0], &ids);
-        assert!(ours == logits(&*crate::common::engines(temp.path())[0], &ids), "{to:?}");
+        let ours = logits(&*common::engines_of(ours, &real)[0], &ids);
+        assert!(ours == logits(&*common::engines(temp.path())[0], &ids), "{to:?}");
     }
 }
 
 /// Rows of 256 numbers and more, which the wide blocks need.
 #[test]
 fn wide_blocks_are_read_as_candle_reads_them() {
-    let Some(real) = crate::common::shared("real/backbone") else { return };
+    let Some(real) = common::shared("real/backbone") else { return };
     let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
     for dtype in [GgmlDType::Q4K, GgmlDType::Q5K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q5_0] {
         let temp = tempfile::tempdir().unwrap();
         let file = write(&real, temp.path(), dtype, &[]);
-        let [ours, theirs] =
-            [&file, &temp.path().join("rounded")].map(|of| logits(&*crate::common::engines(of)[0], &ids));
+        let [ours, theirs] = [&file, &temp.path().join("rounded")].map(|of| logits(&*common::engines(of)[0], &ids));
         assert_eq!(ours, theirs, "{dtype:?}");
     }
 }
@@ -301,7 +300,7 @@ fn what_a_file_asks_for_and_is_not_computed_is_refused_by_key_and_value() {
 #[test]
 fn a_tokenizer_comes_back_out_of_the_entries_that_it_is_written_as() {
     use ghostlab_core::corpus::to_gguf;
-    let own = crate::common::json(&crate::common::checkout().join("data/tiny/llama/tokenizer.json"));
+    let own = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
     let mut lines = lines();
     lines.extend(
         ["", " ", "a  b\n\n c", "don't 12345 I'LL x\u{301}é\u{1F600}", "<|endoftext|>x", "\t\r\n tab"]
@@ -349,7 +348,7 @@ fn a_tokenizer_comes_back_out_of_the_entries_that_it_is_written_as() {
 /// Lines of each of the embedded texts.
 fn lines() -> Vec<String> {
     use ghostlab_core::corpus::read_rows;
-    let folder = crate::common::checkout().join("data/tiny/corpora");
+    let folder = common::checkout().join("data/tiny/corpora");
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|of| of.unwrap().path()).collect();
     files.retain(|of| of.to_string_lossy().ends_with(".jsonl.gz"));
     files.sort();

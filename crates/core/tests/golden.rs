@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::common;
 use crate::common::stories::{Calibrated, calibrated, perplexities};
 use crate::common::{engines_of_all_types, fixture, numbers, relative_error};
 use candle_core::Device;
@@ -211,7 +212,7 @@ fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) 
 }
 
 fn every_method(backbone: &str) {
-    let golden = crate::common::json(&fixture("methods.json"));
+    let golden = common::json(&fixture("methods.json"));
     let (calibration, text) = (windows(&golden["calibration"]), windows(&golden["windows"]));
     let operator_sequences = golden["operator_sequences"].as_u64().unwrap() as usize;
     let expected = &golden["backbones"][backbone];
@@ -249,7 +250,7 @@ fn every_method_is_its_formula_where_branches_end_in_norms() {
 
 #[test]
 fn released_orders_give_their_first_layers_and_ask_for_no_calibration() {
-    let golden = crate::common::json(&fixture("methods.json"));
+    let golden = common::json(&fixture("methods.json"));
     let cases = golden["released"].as_array().unwrap();
     assert_eq!(cases.len(), 4 * 4, "two backbones, two scores, four depths");
     for of in cases {
@@ -269,7 +270,7 @@ fn released_orders_give_their_first_layers_and_ask_for_no_calibration() {
 /// An option that nothing holds would be one that may be wrong.
 #[test]
 fn no_method_and_no_option_is_left_out() {
-    let golden = crate::common::json(&fixture("methods.json"));
+    let golden = common::json(&fixture("methods.json"));
     let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
     for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {
         for Described { name, options, .. } in described {

@@ -2,6 +2,7 @@
 //! README), and what has to hold of them on any model.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
+use crate::common;
 use crate::common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexities, recovery};
 use crate::common::{assert_close, fixture, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::HookPoint;
@@ -86,7 +87,7 @@ fn operators_and_their_numbers_equal_the_reference() {
                 assert_eq!(solution.system.unwrap().rank, 64);
             }
             if name == "replaceme-cos" {
-                let expected = crate::common::numbers(&oracle.values["replaceme_cos"]["mean_loss_per_epoch"]);
+                let expected = common::numbers(&oracle.values["replaceme_cos"]["mean_loss_per_epoch"]);
                 assert_eq!(solution.losses.len(), expected.len());
                 for (ours, expected) in solution.losses.iter().zip(expected) {
                     assert!((ours - expected).abs() <= 1e-4, "{ours} {expected}");
@@ -264,7 +265,7 @@ fn folding_a_map_equals_applying_it() {
 fn before_a_norm_one_factor_for_all_does_nothing_and_factors_by_channel_keep_their_proportions() {
     // Without the norms' epsilon they are scale-free.
     let folder = tempfile::tempdir().unwrap();
-    let mut config = crate::common::json(&fixture("arch/olmo2/config.json"));
+    let mut config = common::json(&fixture("arch/olmo2/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     std::fs::copy(fixture("arch/olmo2/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
@@ -302,7 +303,7 @@ fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
 fn the_scalar_prune_and_comp_only_scales_what_earlier_layers_give() {
     // The fixture's stream is so small that the norms' epsilon (1e-5) counts beside it: without it they are scale-free.
     let folder = tempfile::tempdir().unwrap();
-    let mut config = crate::common::json(&fixture("arch/llama-gqa/config.json"));
+    let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     std::fs::copy(fixture("arch/llama-gqa/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
@@ -438,7 +439,7 @@ fn maps_of_every_form_are_the_same_on_both_engines_and_no_weight_takes_a_bias_in
         (0..count).map(|at| 0.1 * ((at * 7919 + seed * 104_729) as f32 * 0.37).sin()).collect()
     };
     let folder = fixture("arch/llama-gqa");
-    let engines = crate::common::engines(&folder);
+    let engines = common::engines(&folder);
     let channels = engines[0].config().hidden;
     let affine = Operator::affine(channels, noise(channels * channels, 1), noise(channels, 2)).unwrap();
     let thin = Operator::low_rank(channels, noise(5 * channels, 3), noise(5 * channels, 4)).unwrap();

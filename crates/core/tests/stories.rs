@@ -2,6 +2,7 @@
 //! tolerances from its README).
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
+use crate::common;
 use crate::common::stories::{LAYERS, oracle, perplexities};
 use crate::common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
@@ -72,9 +73,9 @@ fn cosines_equal_the_reference_on_both_axes() {
 
 /// What the criteria ask, answered by the real backbone on the oracle's windows.
 struct Witness<'a> {
-    oracle: &'a crate::common::stories::Oracle,
+    oracle: &'a common::stories::Oracle,
     engine: &'a dyn Engine,
-    calibrated: &'a crate::common::stories::Calibrated,
+    calibrated: &'a common::stories::Calibrated,
 }
 
 fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {

@@ -6,8 +6,8 @@
 #![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
 
 use std::path::PathBuf;
-use std::process::Command;
 
+use crate::common;
 use crate::common::{checkout, fixture, shared};
 use ghostlab_core::error::Result;
 use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
@@ -37,18 +37,14 @@ impl Detokenizer for Ids {
 
 #[test]
 fn greedy_tokens_are_those_of_transformers_at_every_batch() {
-    let python = match std::env::var_os("GHOSTLAB_PYTHON") {
-        Some(path) if path != "skip" => PathBuf::from(path),
-        _ => return println!("skipped: GHOSTLAB_PYTHON names no interpreter with transformers"),
-    };
+    let Some(python) = common::python::python("transformers") else { return };
     let tiny = ["llama", "qwen3", "olmo2"].map(|name| checkout().join("data/tiny").join(name));
     let random = ["llama-gqa", "llama3-rope", "mistral", "qwen2"].map(|name| fixture(&format!("arch/{name}")));
     let mut folders: Vec<PathBuf> = tiny.into_iter().chain(random).collect();
     folders.extend(shared("real/backbone"));
     let out = tempfile::tempdir().unwrap();
-    let script = checkout().join("tools/golden_generation.py");
-    let made = Command::new(python).arg(script).arg(out.path()).args(&folders).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let arguments = [out.path()].into_iter().chain(folders.iter().map(PathBuf::as_path));
+    common::python::printed(&mut common::python::script(&python, "golden_generation.py", arguments));
     for (index, folder) in folders.iter().enumerate() {
         let text = std::fs::read(out.path().join(format!("{index}.json"))).unwrap();
         let golden: Vec<Golden> = serde_json::from_slice(&text).unwrap();

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use crate::python;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::DocumentLimit;
 use ghostlab_definitions::definition::Data;
@@ -38,16 +38,6 @@ impl Rows for LocalRows {
     }
 }
 
-fn python() -> Option<PathBuf> {
-    match std::env::var_os("GHOSTLAB_PYTHON") {
-        Some(path) if path != "skip" => Some(PathBuf::from(path)),
-        _ => {
-            println!("skipped: GHOSTLAB_PYTHON names no interpreter with lm_eval");
-            None
-        }
-    }
-}
-
 /// A request as the harness lists it: its kind and its arguments.
 fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     match &request.ask {
@@ -63,11 +53,9 @@ fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
 
 /// What the script makes, by the names of its files; none without Python.
 fn made() -> Option<tempfile::TempDir> {
-    let python = python()?;
+    let python = python::python("lm_eval")?;
     let out = tempfile::tempdir().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/golden_requests.py");
-    let made = Command::new(python).arg(script).arg(out.path()).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    python::printed(&mut python::script(&python, "golden_requests.py", [out.path()]));
     Some(out)
 }
 

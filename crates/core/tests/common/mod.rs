@@ -8,6 +8,7 @@
     reason = "each test file uses its own part, and stops at what it lacks"
 )]
 
+pub mod python;
 pub mod stories;
 
 use std::path::{Path, PathBuf};
