@@ -80,13 +80,16 @@ def main():
         logging.disable(logging.WARNING)
         bench, clock, rows = Bench(given, folder), report.Clock(), []
         program = subprocess.run([bench.ghostlab, "--version"], capture_output=True, text=True).stdout.strip()
-        for part in given.parts or PARTS:
-            module = next(module for module in (text, llamacpp, tasks, solve) if hasattr(module, part))
-            for row in getattr(module, part)(bench):
-                rows.append(row)
-                print(f"{part}: {row.what}: {report.short(bench, row)}", flush=True)
-        measured = f"{report.circumstances(bench, clock, program)}\n\n{report.table(bench, rows)}"
-    print(f"\n{measured}")
+        try:
+            for part in given.parts or PARTS:
+                module = next(module for module in (text, llamacpp, tasks, solve) if hasattr(module, part))
+                for row in getattr(module, part)(bench):
+                    rows.append(row)
+                    print(f"{part}: {row.what}: {report.short(bench, row)}", flush=True)
+        finally:
+            # Also of what was measured before an error.
+            measured = f"{report.circumstances(bench, clock, program)}\n\n{report.table(bench, rows)}"
+            print(f"\n{measured}")
     if given.write:
         report.write(given.write, measured)
 

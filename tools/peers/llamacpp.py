@@ -35,6 +35,8 @@ class Peer:
     name: str
     sources: str
     perplexity: Path
+    # What fused attention takes keys and values in.
+    fused_in: str = "f32"
 
     @property
     def batched(self):
@@ -67,12 +69,12 @@ def converted(sources, folder, out, kind="f32"):
 
 
 class Perplexity:
-    """`llama-perplexity` on a model and a text: keys and values in f32, as everything else."""
+    """`llama-perplexity` on a model and a text: keys and values in f32, as everything else, where it can do so."""
 
-    def __init__(self, program, model, file, count, length, threads):
-        self.count, self.length = count, length
-        self.command = [program, "-m", model, "-f", file, "--no-escape", "-c", length, "--chunks", count]
-        self.command += ["-t", threads, "-tb", threads, "-ctk", "f32", "-ctv", "f32"]
+    def __init__(self, peer, model, file, count, length, threads):
+        self.peer, self.count, self.length = peer, count, length
+        self.command = [peer.perplexity, "-m", model, "-f", file, "--no-escape", "-c", length, "--chunks", count]
+        self.command += ["-t", threads, "-tb", threads]
 
     def run(self, *more):
         """Seconds from the tokenised text to the result, and the perplexity up to each window."""
@@ -98,11 +100,17 @@ class Perplexity:
 
     def with_options(self, options):
         batch, together, fused = options
-        return self.run("-b", max(batch, self.length), "-ub", max(together, self.length), "-fa", fused)
+        of = self.kept_in(options)
+        sizes = ["-b", max(batch, self.length), "-ub", max(together, self.length)]
+        return self.run(*sizes, "-fa", fused, "-ctk", of, "-ctv", of)
+
+    def kept_in(self, options):
+        """What keys and values are in."""
+        return self.peer.fused_in if options[2] == "on" else "f32"
 
     def tokens(self, file):
         """The text's tokens as it sees them: they stand before the logits that it can write."""
-        self.run("--kl-divergence-base", file)
+        self.run("--kl-divergence-base", file, "-fa", "off", "-ctk", "f32", "-ctv", "f32")
         with open(file, "rb") as logits:
             magic, length, _, count = struct.unpack("<8siii", logits.read(20))
             if (magic, length, count) != (b"_logits_", self.length, self.count):
@@ -123,7 +131,7 @@ class Side:
         folder = bench.new("llamacpp/side")
         (folder / "text.txt").write_text(joined(file))
         model = converted(peer.sources, backbone, folder / "model.gguf", kind)
-        self.peer = Perplexity(peer.perplexity, model, folder / "text.txt", count, length, bench.threads)
+        self.peer = Perplexity(peer, model, folder / "text.txt", count, length, bench.threads)
         ids = windows(file, backbone, count, length)
         if self.peer.tokens(folder / "logits") != ids:
             raise Differs(f"{backbone}: llama.cpp's tokens of the text are others")
@@ -161,7 +169,7 @@ def ik(bench):
     if why:
         print(f"ik: left out: {why} (IK_LLAMA_CPP is the folder where it is built; its models need llama.cpp: {HOW})", flush=True)
         return
-    yield from rows(bench, "ik", Peer("ik_llama.cpp", peer.sources, program))
+    yield from rows(bench, "ik", Peer("ik_llama.cpp", peer.sources, program, "f16"))
 
 
 def rows(bench, part, peer):
@@ -174,7 +182,9 @@ def halves(bench, part, peer, kind):
     """The dense forward where both sides do the same."""
     count, length = bench.size((64, 512), (4, LEAST))
     side = Side(bench, peer, bench.backbone, text(bench.real, "test"), count, length, kind)
-    options = fastest(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
+    # f32 beside f32, whatever else would be faster.
+    comparable = [of for of in OPTIONS if kind != "f32" or side.peer.kept_in(of) == "f32"]
+    options = fastest(comparable[: bench.size(len(comparable), 1)], side.theirs)
     side.ours()
     seconds, (mine, other) = bench.by_turns(side.ours, lambda: side.theirs(options))
     side.driver.communicate()
@@ -185,7 +195,7 @@ def halves(bench, part, peer, kind):
     notes = [
         f"{speed[0]} tokens/s against {speed[1]}",
         f"perplexity {math.exp(mine[-1]):.4f} and {math.exp(other[-1]):.4f}",
-        f"{peer.name} {version(peer.perplexity)} with -b {batch} -ub {together} -fa {fused}, keys and values in f32",
+        f"{peer.name} {version(peer.perplexity)} with -b {batch} -ub {together} -fa {fused}, keys and values in {side.peer.kept_in(options)}",
     ]
     ours = "f32" if kind == "f32" else "bf16"
     what = f"dense forward in {ours}, the second halves of {count} windows of {length} predicted"
@@ -222,8 +232,8 @@ def decoded_in(bench, part, peer, backbone, given, kind):
     ours_in = "f32" if kind == "f32" else "bf16"
     driver = bench.started("generate", backbone, folder / "prompts.json", ours_in, new, "")
     command = [peer.batched, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
-    command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads, "-ctk", "f32", "-ctv", "f32"]
-    command += ["-fa", "on", "--output-format", "jsonl", "-lv", 4]
+    command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads]
+    command += ["-ctk", peer.fused_in, "-ctv", peer.fused_in, "-fa", "on"]
 
     def ours():
         return answer(driver, str(batch))["seconds"], None
@@ -233,12 +243,14 @@ def decoded_in(bench, part, peer, backbone, given, kind):
         for _ in range(8):
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
             said = (done.stdout + done.stderr).splitlines()
-            rows = [json.loads(line[line.index("{") :]) for line in said if '{"n_kv_max"' in line and line.endswith("}")]
+            # `| PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | …`
+            cells = [line[line.index("|") :].split("|")[1:-1] for line in said if line.count("|") == 11]
+            rows = [row for row in cells if row[0].strip().isdigit()]
             if done.returncode or len(rows) == 1:
                 break
         if done.returncode or len(rows) != 1:
             raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-        return rows[0]["t_pp"] + rows[0]["t_tg"], None
+        return float(rows[0][4]) + float(rows[0][6]), None
 
     ours(), theirs()
     seconds, _ = bench.by_turns(ours, theirs)
@@ -247,6 +259,8 @@ def decoded_in(bench, part, peer, backbone, given, kind):
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
     what = f"{batch} prompts of {length} tokens together, {new} greedy ones behind each, C = {channels}, {ours_in}"
     notes = [f"{speed[0]} tokens/s against {speed[1]}", "llama-batched-bench takes tokens of its own"]
+    if peer.fused_in != "f32":
+        notes.append(f"keys and values in {peer.fused_in} there")
     return Row(part, what, f"{peer.name} in {kind}", *seconds, "", "", notes)
 
 
