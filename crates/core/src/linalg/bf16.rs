@@ -5,6 +5,9 @@
 //! loops, do the same: a product of two bf16 is exact in f32, and all add that of `2k + 1` before that of `2k`, so that
 //! results are the same to the bit on every processor, but for numbers below 1e-38.
 
+#[cfg(target_arch = "x86_64")]
+use std::ops::Range;
+
 use super::gemm::MatrixView;
 use super::panels::{Kind, LANES, TileOut};
 #[cfg(target_arch = "x86_64")]
@@ -136,12 +139,17 @@ impl Bf16Tile {
             // SAFETY: as above; rows and columns further on lie their own sums.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
+                let place = |tile: &Range<usize>| (first.add(tile.start * stride), stride);
+                if (1..=2).contains(&rows) {
+                    // As fast as weights come from memory: a line of a panel at a time, as many sums as hide their additions.
+                    by_rows!(rows, [1 2], (avx2::few), (words, width, panel, place(&(0..rows)), adds));
+                    return;
+                }
                 // Half of the sums of four rows fill half of the registers; half a panel stays in a near cache.
                 for column in [0, LANES / 2] {
                     for tile in tiles(rows, 4) {
-                        let place = (first.add(tile.start * stride), stride);
-                        let words = &words[tile.start * width..];
-                        by_rows!(tile.len(), [1 2 3 4], (avx2::rows), (words, width, panel, column, place, adds));
+                        let (words, place) = (&words[tile.start * width..], place(&tile));
+                        by_rows!(tile.len(), [1 2 3 4], (avx2::half), (words, width, panel, column, place, adds));
                     }
                 }
             },
@@ -176,13 +184,47 @@ mod avx2 {
     /// Numbers of a register.
     const WIDTH: usize = 8;
 
+    /// All columns of one row or two.
+    ///
+    /// # Safety
+    /// As [`rows`].
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn few<const R: usize>(
+        words: &[u32],
+        width: usize,
+        panel: &[u32],
+        place: (*mut f32, usize),
+        adds: bool,
+    ) {
+        // SAFETY: the caller's; four registers are 32 columns.
+        unsafe { rows::<R, 4>(words, width, panel, 0, place, adds) }
+    }
+
     /// Sixteen columns of some rows, from `column` on.
+    ///
+    /// # Safety
+    /// As [`rows`].
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn half<const R: usize>(
+        words: &[u32],
+        width: usize,
+        panel: &[u32],
+        column: usize,
+        place: (*mut f32, usize),
+        adds: bool,
+    ) {
+        // SAFETY: the caller's.
+        unsafe { rows::<R, 2>(words, width, panel, column, place, adds) }
+    }
+
+    /// So many registers of columns of some rows, from `column` on.
     ///
     /// # Safety
     /// The processor has AVX2 and fused additions; `words [R, width]` and `panel [width, 32]` are whole; the columns end before
     /// 32; `out` is the place of the first row's sums and how far the others' are apart, each 32 numbers long.
+    #[inline]
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn rows<const R: usize>(
+    unsafe fn rows<const R: usize, const C: usize>(
         words: &[u32],
         width: usize,
         panel: &[u32],
@@ -195,19 +237,29 @@ mod avx2 {
         let numbers = |words: __m256i| -> [__m256; 2] {
             [_mm256_and_si256(words, upper), _mm256_slli_epi32::<16>(words)].map(|bits| _mm256_castsi256_ps(bits))
         };
+        let added = |sum: __m256, x: [__m256; 2], weights: [__m256; 2]| {
+            _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], sum))
+        };
         let (x, weights) = (words.as_ptr(), panel.as_ptr());
-        let mut parts = [[_mm256_setzero_ps(); 2]; R];
+        let mut parts = [[_mm256_setzero_ps(); C]; R];
         for k in 0..width {
-            // SAFETY: `k` is below `width`, so that both loads end inside the panel.
-            let line = unsafe {
-                let line = weights.add(k * LANES + column);
-                [line, line.add(WIDTH)].map(|words| numbers(_mm256_loadu_si256(words.cast())))
-            };
-            for (row, parts) in parts.iter_mut().enumerate() {
-                // SAFETY: `row` is below `R`, and `k` below `width`.
-                let x = numbers(_mm256_set1_epi32(unsafe { *x.add(row * width + k) }.cast_signed()));
-                for (part, weights) in parts.iter_mut().zip(line) {
-                    *part = _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], *part));
+            // SAFETY: `k` is below `width` and the columns end before 32, so that loads end inside the panel.
+            let weights =
+                |at: usize| unsafe { numbers(_mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * at).cast())) };
+            // SAFETY: `row` is below `R`, and `k` below `width`.
+            let x = |row: usize| numbers(_mm256_set1_epi32(unsafe { *x.add(row * width + k) }.cast_signed()));
+            // What there is less of stays in registers.
+            if R < C {
+                let x: [_; R] = std::array::from_fn(x);
+                for at in 0..C {
+                    let weights = weights(at);
+                    parts.iter_mut().zip(x).for_each(|(parts, x)| parts[at] = added(parts[at], x, weights));
+                }
+            } else {
+                let weights: [_; C] = std::array::from_fn(weights);
+                for (row, parts) in parts.iter_mut().enumerate() {
+                    let x = x(row);
+                    parts.iter_mut().zip(weights).for_each(|(part, weights)| *part = added(*part, x, weights));
                 }
             }
         }
