@@ -217,6 +217,27 @@ mod avx2 {
         unsafe { rows::<R, 2>(words, width, panel, column, place, adds) }
     }
 
+    /// The second number of each pair.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn second(words: __m256i) -> __m256 {
+        _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed())))
+    }
+
+    /// The first.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn first(words: __m256i) -> __m256 {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+    }
+
+    /// A sum and two more products, that of the second numbers first.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn added(sum: __m256, x: &[__m256; 2], weights: &[__m256; 2]) -> __m256 {
+        _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], sum))
+    }
+
     /// So many registers of columns of some rows, from `column` on.
     ///
     /// # Safety
@@ -232,34 +253,36 @@ mod avx2 {
         (out, stride): (*mut f32, usize),
         adds: bool,
     ) {
-        let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
-        // The second number of each pair, then the first.
-        let numbers = |words: __m256i| -> [__m256; 2] {
-            [_mm256_and_si256(words, upper), _mm256_slli_epi32::<16>(words)].map(|bits| _mm256_castsi256_ps(bits))
-        };
-        let added = |sum: __m256, x: [__m256; 2], weights: [__m256; 2]| {
-            _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], sum))
-        };
         let (x, weights) = (words.as_ptr(), panel.as_ptr());
         let mut parts = [[_mm256_setzero_ps(); C]; R];
         for k in 0..width {
             // SAFETY: `k` is below `width` and the columns end before 32, so that loads end inside the panel.
             let weights =
-                |at: usize| unsafe { numbers(_mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * at).cast())) };
+                |at: usize| unsafe { _mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * at).cast()) };
             // SAFETY: `row` is below `R`, and `k` below `width`.
-            let x = |row: usize| numbers(_mm256_set1_epi32(unsafe { *x.add(row * width + k) }.cast_signed()));
+            let x = |row: usize| _mm256_set1_epi32(unsafe { *x.add(row * width + k) }.cast_signed());
             // What there is less of stays in registers.
             if R < C {
-                let x: [_; R] = std::array::from_fn(x);
+                let mut rows = [[_mm256_setzero_ps(); 2]; R];
+                for (row, numbers) in rows.iter_mut().enumerate() {
+                    *numbers = [second(x(row)), first(x(row))];
+                }
                 for at in 0..C {
-                    let weights = weights(at);
-                    parts.iter_mut().zip(x).for_each(|(parts, x)| parts[at] = added(parts[at], x, weights));
+                    let weights = [second(weights(at)), first(weights(at))];
+                    for (parts, x) in parts.iter_mut().zip(&rows) {
+                        parts[at] = added(parts[at], x, &weights);
+                    }
                 }
             } else {
-                let weights: [_; C] = std::array::from_fn(weights);
+                let mut line = [[_mm256_setzero_ps(); 2]; C];
+                for (at, numbers) in line.iter_mut().enumerate() {
+                    *numbers = [second(weights(at)), first(weights(at))];
+                }
                 for (row, parts) in parts.iter_mut().enumerate() {
-                    let x = x(row);
-                    parts.iter_mut().zip(weights).for_each(|(part, weights)| *part = added(*part, x, weights));
+                    let x = [second(x(row)), first(x(row))];
+                    for (part, weights) in parts.iter_mut().zip(&line) {
+                        *part = added(*part, &x, weights);
+                    }
                 }
             }
         }

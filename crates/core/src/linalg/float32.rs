@@ -163,7 +163,10 @@ mod x86 {
                 let mut parts = [[$zero(); 2]; R];
                 for k in 0..panel.len() / (2 * $width) {
                     // SAFETY: line `k` ends inside the panel.
-                    let line = [0, 1].map(|at| unsafe { $load(weights.add((2 * k + at) * $width)) });
+                    let line = unsafe {
+                        let line = weights.add(2 * k * $width);
+                        [$load(line), $load(line.add($width))]
+                    };
                     for (row, parts) in parts.iter_mut().enumerate() {
                         // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
                         let x = $set(unsafe { *x.add(row * apart + k) });

@@ -1,5 +1,10 @@
 //! Python beside the tests: interpreters that `.ci/run` makes, and scripts of `tools/`.
-#![allow(clippy::disallowed_macros, reason = "a test says what it lacks")]
+#![allow(
+    clippy::disallowed_macros,
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a test says what it lacks, and stops there; each crate's tests have it as their own"
+)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
