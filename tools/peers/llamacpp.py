@@ -35,8 +35,8 @@ class Peer:
     name: str
     sources: str
     perplexity: Path
-    # What fused attention takes keys and values in.
-    fused_in: str = "f32"
+    # What keys and values are in: f32, as everything else, where it can do so.
+    kept_in: str = "f32"
 
     @property
     def batched(self):
@@ -69,12 +69,12 @@ def converted(sources, folder, out, kind="f32"):
 
 
 class Perplexity:
-    """`llama-perplexity` on a model and a text: keys and values in f32, as everything else, where it can do so."""
+    """`llama-perplexity` on a model and a text."""
 
     def __init__(self, peer, model, file, count, length, threads):
-        self.peer, self.count, self.length = peer, count, length
+        self.count, self.length = count, length
         self.command = [peer.perplexity, "-m", model, "-f", file, "--no-escape", "-c", length, "--chunks", count]
-        self.command += ["-t", threads, "-tb", threads]
+        self.command += ["-t", threads, "-tb", threads, "-ctk", peer.kept_in, "-ctv", peer.kept_in]
 
     def run(self, *more):
         """Seconds from the tokenised text to the result, and the perplexity up to each window."""
@@ -100,17 +100,11 @@ class Perplexity:
 
     def with_options(self, options):
         batch, together, fused = options
-        of = self.kept_in(options)
-        sizes = ["-b", max(batch, self.length), "-ub", max(together, self.length)]
-        return self.run(*sizes, "-fa", fused, "-ctk", of, "-ctv", of)
-
-    def kept_in(self, options):
-        """What keys and values are in."""
-        return self.peer.fused_in if options[2] == "on" else "f32"
+        return self.run("-b", max(batch, self.length), "-ub", max(together, self.length), "-fa", fused)
 
     def tokens(self, file):
         """The text's tokens as it sees them: they stand before the logits that it can write."""
-        self.run("--kl-divergence-base", file, "-fa", "off", "-ctk", "f32", "-ctv", "f32")
+        self.run("--kl-divergence-base", file)
         with open(file, "rb") as logits:
             magic, length, _, count = struct.unpack("<8siii", logits.read(20))
             if (magic, length, count) != (b"_logits_", self.length, self.count):
@@ -182,9 +176,7 @@ def halves(bench, part, peer, kind):
     """The dense forward where both sides do the same."""
     count, length = bench.size((64, 512), (4, LEAST))
     side = Side(bench, peer, bench.backbone, text(bench.real, "test"), count, length, kind)
-    # f32 beside f32, whatever else would be faster.
-    comparable = [of for of in OPTIONS if kind != "f32" or side.peer.kept_in(of) == "f32"]
-    options = fastest(comparable[: bench.size(len(comparable), 1)], side.theirs)
+    options = fastest(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
     side.ours()
     seconds, (mine, other) = bench.by_turns(side.ours, lambda: side.theirs(options))
     side.driver.communicate()
@@ -195,7 +187,7 @@ def halves(bench, part, peer, kind):
     notes = [
         f"{speed[0]} tokens/s against {speed[1]}",
         f"perplexity {math.exp(mine[-1]):.4f} and {math.exp(other[-1]):.4f}",
-        f"{peer.name} {version(peer.perplexity)} with -b {batch} -ub {together} -fa {fused}, keys and values in {side.peer.kept_in(options)}",
+        f"{peer.name} {version(peer.perplexity)} with -b {batch} -ub {together} -fa {fused}, keys and values in {peer.kept_in}",
     ]
     ours = "f32" if kind == "f32" else "bf16"
     what = f"dense forward in {ours}, the second halves of {count} windows of {length} predicted"
@@ -233,7 +225,7 @@ def decoded_in(bench, part, peer, backbone, given, kind):
     driver = bench.started("generate", backbone, folder / "prompts.json", ours_in, new, "")
     command = [peer.batched, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
     command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads]
-    command += ["-ctk", peer.fused_in, "-ctv", peer.fused_in, "-fa", "on"]
+    command += ["-ctk", peer.kept_in, "-ctv", peer.kept_in, "-fa", "on"]
 
     def ours():
         return answer(driver, str(batch))["seconds"], None
@@ -259,8 +251,8 @@ def decoded_in(bench, part, peer, backbone, given, kind):
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
     what = f"{batch} prompts of {length} tokens together, {new} greedy ones behind each, C = {channels}, {ours_in}"
     notes = [f"{speed[0]} tokens/s against {speed[1]}", "llama-batched-bench takes tokens of its own"]
-    if peer.fused_in != "f32":
-        notes.append(f"keys and values in {peer.fused_in} there")
+    if peer.kept_in != "f32":
+        notes.append(f"keys and values in {peer.kept_in} there")
     return Row(part, what, f"{peer.name} in {kind}", *seconds, "", "", notes)
 
 
