@@ -33,3 +33,5 @@ pub mod recovery;
 pub mod significance;
 pub mod style;
 pub mod tasks;
+
+pub use ghostlab_kernels::in_widest;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::layout::Layout;
-use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow};
+use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
 use crate::model::attached::{ACTIVATION, ENTRY};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
@@ -49,7 +49,7 @@ pub fn trimmed(
         let operators: Vec<Value> = layout.attached.iter().map(operator).collect();
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
-        let (key, activation) = (architecture.activation.0, whole.activation.name());
+        let (key, activation) = (architecture.activation.0, activation_names(whole.activation)[0]);
         config.insert(ENTRY.into(), json!({ "operators": operators, ACTIVATION: activation }));
         config.insert(key.into(), GUARD.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));

@@ -1,5 +1,6 @@
 //! The registry of architectures: decoders of one build, told apart by where their norms stand, by biases and by windows.
 
+pub use ghostlab_kernels::forward::Activation;
 use serde_json::Value;
 
 use super::entries::Entries;
@@ -73,26 +74,11 @@ pub enum RopeEntries {
     ByWindow,
 }
 
-/// What stands between an MLP's projections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    Silu,
-    /// By its tanh form.
-    Gelu,
-}
-
-impl Activation {
-    /// What configs call it; transformers' own name first.
-    pub(super) fn names(self) -> &'static [&'static str] {
-        match self {
-            Self::Silu => &["silu"],
-            Self::Gelu => &["gelu_pytorch_tanh", "gelu_new"],
-        }
-    }
-
-    /// transformers' name of it.
-    pub(crate) fn name(self) -> &'static str {
-        self.names()[0]
+/// What configs call an activation; transformers' own name first.
+pub(crate) fn activation_names(of: Activation) -> &'static [&'static str] {
+    match of {
+        Activation::Silu => &["silu"],
+        Activation::Gelu => &["gelu_pytorch_tanh", "gelu_new"],
     }
 }
 

@@ -3,24 +3,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use ghostlab_kernels::forward::Segments;
+pub use ghostlab_kernels::forward::{Prediction, ScoredRow};
+
 use crate::error::{Error, Result};
-
-/// A token whose probability is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScoredRow {
-    /// The row of the batch whose residual stream predicts it.
-    pub row: usize,
-    pub token: u32,
-}
-
-/// What a target came to.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prediction {
-    /// `ln p(token | row)`
-    pub log_probability: f32,
-    /// Whether no token is likelier; of equal ones the lowest counts.
-    pub likeliest: bool,
-}
 
 /// Tokens of several segments, one after the other.
 #[derive(Debug, Clone, Default)]
@@ -88,9 +74,14 @@ impl Batch {
         }
     }
 
+    /// How its rows see each other.
+    pub(super) fn seen(&self) -> Segments<'_> {
+        Segments { rows: &self.segments, parents: &self.parents }
+    }
+
     /// The rows that a segment sees before its own.
     pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
-        self.parents[segment].map_or(0..0, |parent| self.segments[parent].clone())
+        self.seen().prefix(segment)
     }
 
     /// The longest way from a first token to a last one.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries};
+use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries, activation_names};
 use super::attached::{self, ACTIVATION, Attachment, ENTRY};
 use super::entries::Entries;
 use super::experts::{self, Experts};
@@ -278,7 +278,7 @@ fn has_both_tables(folder: &Path) -> bool {
 /// Refuses settings that would change the forward pass and that the decoder does not compute.
 fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Result<()> {
     let (key, activation) = architecture.activation;
-    let names = activation.names();
+    let names = activation_names(activation);
     if let Some(found) = entries.get(key).filter(|found| !names.iter().any(|name| *found == name)) {
         return Err(entries.unsupported(key, found, names[0]));
     }

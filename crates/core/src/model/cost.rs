@@ -1,9 +1,10 @@
 //! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
 
+use ghostlab_kernels::forward::BLOCK_ROWS;
+
 use super::batch::is_narrower;
 use super::config::Config;
 use super::experts::Experts;
-use super::kernels::BLOCK_ROWS;
 use super::matrix::Products;
 use super::operator::Operator;
 use super::parts::NamedPart;

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use ghostlab_kernels::forward::{self as kernels, Ends, Heads, Linear, Norm, Scratch};
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
-use super::kernels::{self, Ends, Heads, Linear, Norm, Scratch};
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
 use super::parts::{Gated, Layer, Mlp, ModelPart, Parts};
@@ -47,11 +47,7 @@ impl Seen for Batch {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, turned) = rotary.rows(self);
         let rotated = kernels::rotate(qkv, heads, &turned, &table);
-        let attention = match heads.products {
-            Products::F32 => kernels::plain_attention,
-            Products::Bf16 => kernels::paired_attention,
-        };
-        Ok(attention(qkv, &rotated, heads, self))
+        Ok(kernels::attention(qkv, &rotated, heads, self.seen()))
     }
 }
 
@@ -126,11 +122,7 @@ impl Decoder {
         let head = self.parts.head(&self.config)?;
         let (x, norm) = (elements(state)?, elements(&self.final_norm)?);
         let (c, ends) = (self.config.hidden, self.ends(&norm));
-        let logits = match head.head()? {
-            LayerMatrix::F32(weight) => kernels::logits(&x, c, ends, weight, rows),
-            LayerMatrix::Bf16(weight) => kernels::logits(&x, c, ends, weight, rows),
-        };
-        tensor(logits, &[rows.len(), self.config.vocab])
+        tensor(kernels::logits(&x, c, ends, head.head()?.laid(), rows), &[rows.len(), self.config.vocab])
     }
 
     /// The backbone with `operator` multiplied into the weights that end a half of a layer: what [`Step::Edited`] stands for.
@@ -212,7 +204,7 @@ impl Decoder {
             window: layer.window.unwrap_or(usize::MAX),
             scale: config.scale,
             cap: config.score_cap,
-            products: self.products,
+            paired: self.products == Products::Bf16,
         };
         let context = seen.attention(&qkv, &heads, rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;
@@ -356,10 +348,7 @@ impl Model for Decoder {
         let targets = batch.targets_among(x.dim(0)?);
         let (x, norm) = (elements(x)?, elements(&self.final_norm)?);
         let (c, ends) = (self.config.hidden, self.ends(&norm));
-        Ok(match head.head()? {
-            LayerMatrix::F32(weight) => kernels::predictions(&x, c, ends, weight, &targets),
-            LayerMatrix::Bf16(weight) => kernels::predictions(&x, c, ends, weight, &targets),
-        })
+        Ok(kernels::predictions(&x, c, ends, head.head()?.laid(), &targets))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use ghostlab_kernels::forward::{Laid, Weight};
 use serde::Serialize;
 
-use super::kernels::Weight;
 use super::weights::Weights;
 use crate::error::Result;
 use crate::linalg::bf16::Bf16;
@@ -58,9 +58,14 @@ impl LayerMatrix {
 
     /// The weights, borrowed.
     pub(super) fn weight(&self) -> Weight<'_> {
+        Weight::Laid(self.laid())
+    }
+
+    /// The same for the output projection, which is always laid out.
+    pub(super) fn laid(&self) -> Laid<'_> {
         match self {
-            Self::F32(panels) => Weight::F32(panels),
-            Self::Bf16(panels) => Weight::Bf16(panels),
+            Self::F32(panels) => Laid::F32(panels),
+            Self::Bf16(panels) => Laid::Bf16(panels),
         }
     }
 }

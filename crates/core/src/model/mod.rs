@@ -18,7 +18,6 @@ mod entries;
 pub(crate) mod experts;
 pub(crate) mod gguf;
 mod held;
-mod kernels;
 mod matrix;
 mod operator;
 mod parts;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use ghostlab_kernels::forward::{self as kernels, Weight};
 use sha2::{Digest, Sha256};
 
-use super::kernels::{self, Weight};
 use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
 use crate::files::sha256;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{Device, Tensor};
+use ghostlab_kernels::forward::RotaryTable;
 
 use super::batch::Batch;
 use super::config::Config;
@@ -17,31 +18,16 @@ use crate::error::{Error, Result};
 /// Regimes of sequence length that tables are kept of.
 const KEPT: usize = 8;
 
-/// Cosines and sines, one row of half the channels that turn for each position.
-pub(super) struct RotaryTable {
-    pub(super) cos: Vec<f32>,
-    pub(super) sin: Vec<f32>,
-    half: usize,
-}
-
-impl RotaryTable {
-    /// `(cos, sin)` of one row, each of half the channels that turn.
-    pub(super) fn at(&self, row: usize) -> (&[f32], &[f32]) {
-        let range = row * self.half..(row + 1) * self.half;
-        (&self.cos[range.clone()], &self.sin[range])
+/// Cosines and sines of some rows on a device, each `[rows, R/2]`; none where nothing turns.
+pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> Result<Option<(Tensor, Tensor)>> {
+    if table.half == 0 || rows.is_empty() {
+        return Ok(None);
     }
-
-    /// Cosines and sines of some rows on a device, each `[rows, R/2]`; none where nothing turns.
-    pub(super) fn tensors(&self, rows: &[usize], device: &Device) -> Result<Option<(Tensor, Tensor)>> {
-        if self.half == 0 || rows.is_empty() {
-            return Ok(None);
-        }
-        let of = |table: fn(&Self, usize) -> &[f32]| {
-            let values: Vec<f32> = rows.iter().flat_map(|&row| table(self, row)).copied().collect();
-            Tensor::from_vec(values, (rows.len(), self.half), device)
-        };
-        Ok(Some((of(|table, row| table.at(row).0)?, of(|table, row| table.at(row).1)?)))
-    }
+    let of = |part: fn(&RotaryTable, usize) -> &[f32]| {
+        let values: Vec<f32> = rows.iter().flat_map(|&row| part(table, row)).copied().collect();
+        Tensor::from_vec(values, (rows.len(), table.half), device)
+    };
+    Ok(Some((of(|table, row| table.at(row).0)?, of(|table, row| table.at(row).1)?)))
 }
 
 /// A rotary embedding; its tables grow with the longest segment seen.

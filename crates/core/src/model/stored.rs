@@ -12,7 +12,7 @@ use super::held::{Held, TensorInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
 use crate::files::gguf::{self, Blocks};
-use crate::linalg::panels::{Kind, Panels, lay_panel};
+use crate::linalg::panels::{Kind, Panels};
 use crate::linalg::simd;
 
 /// Bytes that a thread reads at a time.
@@ -280,7 +280,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
             matrices[run[0].0].convert(run[0].1 * inner, numbers)?;
             left = rest;
         }
-        lay_panel::<K>(&numbers, inner, panel);
+        K::lay_panel(&numbers, inner, panel);
         Ok(())
     }))?;
     matrices.iter().try_for_each(|of| of.shard.unchanged())?;

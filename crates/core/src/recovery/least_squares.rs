@@ -50,7 +50,7 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
                 let note = format!("{what}: the ridge of {ridge:e} decides where the activations do not");
                 return Ok(Solved { matrix, system, notes: if deficient { vec![note] } else { Vec::new() } });
             }
-            Err(error) if !deficient => return Err(error),
+            Err(error) if !deficient => return Err(error.into()),
             Err(_) => {}
         }
     }

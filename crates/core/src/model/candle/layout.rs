@@ -13,7 +13,7 @@ use candle_core::{Device, Tensor};
 use super::ops;
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
-use crate::model::rope::Rotaries;
+use crate::model::rope::{self, Rotaries};
 
 /// Rows of a block: beyond that, masked products cost more than what larger ones save.
 const BLOCK_ROWS: usize = 256;
@@ -157,7 +157,7 @@ impl Piece {
         }
         let turned = rotaries.turned(|rotary| {
             let (table, of_rows) = rotary.rows(batch);
-            table.tensors(&of_rows[rows.clone()], device)
+            rope::tensors(&table, &of_rows[rows.clone()], device)
         })?;
         Ok(Self { rows, turned, groups, order })
     }

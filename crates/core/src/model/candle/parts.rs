@@ -13,7 +13,7 @@ use crate::model::cache::Cache;
 use crate::model::config::Config;
 use crate::model::experts::Experts;
 use crate::model::matrix::Products;
-use crate::model::rope::Rotaries;
+use crate::model::rope::{self, Rotaries};
 use crate::model::tensor_name::{
     DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };
@@ -287,7 +287,7 @@ impl FrozenWeights {
     /// None that a caller could mend.
     pub fn rotary(&self, positions: usize) -> Result<Vec<Option<(Tensor, Tensor)>>> {
         let rows: Vec<usize> = (0..positions).collect();
-        self.rotaries.turned(|rotary| rotary.table(positions).tensors(&rows, self.head.device()))
+        self.rotaries.turned(|rotary| rope::tensors(&rotary.table(positions), &rows, self.head.device()))
     }
 
     /// The number of a layer's rotary embedding there.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use candle_core::Tensor;
+use ghostlab_kernels::forward::{self as kernels, Heads, KeyValues, Scratch, SeenRun};
 
 use super::{Decoder, Seen};
 use crate::error::Result;
 use crate::model::batch::Batch;
 use crate::model::decoding::{BlockId, Cached, Past, Placed, positions};
-use crate::model::kernels::{self, Heads, KeyValues, Scratch, SeenRun};
 use crate::model::program::Step;
 use crate::model::rope::Rotary;
 use crate::model::slice::elements;

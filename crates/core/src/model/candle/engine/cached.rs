@@ -15,6 +15,7 @@ use crate::model::candle::layout::Seen;
 use crate::model::candle::{head, ops};
 use crate::model::decoding::{BlockId, Cached, Past, Placed, positions};
 use crate::model::program::Step;
+use crate::model::rope;
 
 /// Keys, rotated, and values of some tokens of one layer in the engine's type.
 pub(in crate::model) struct KeyValues {
@@ -159,7 +160,8 @@ impl Cached for CandleEngine {
 
     fn shared(&self, runs: &[Placed<'_>]) -> Result<Shared> {
         let positions = positions(runs);
-        let turned = self.rotaries.turned(|rotary| rotary.continued(&positions)?.tensors(&positions, &self.device))?;
+        let turned =
+            self.rotaries.turned(|rotary| rope::tensors(&*rotary.continued(&positions)?, &positions, &self.device))?;
         Ok(Shared {
             turned,
             #[cfg(feature = "cuda")]

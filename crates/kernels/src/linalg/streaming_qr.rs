@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use super::solve::{finite, not_finite, threads};
 use super::transpose::transpose;
-use crate::error::{Error, Result};
+use super::unsolved::{Result, Unsolved};
 
 /// Channels of a panel: their reflections are applied to all others in one product of this depth.
 const PANEL: usize = 128;
@@ -103,10 +103,9 @@ impl StreamingQr {
         if r.par_iter().any(|v| !v.is_finite()) {
             return Err(not_finite("X of the least-squares system"));
         }
-        let svd = MatRef::from_column_major_slice(r, c, c).thin_svd().map_err(|_| {
-            Error::job("the singular values of the activations are not found")
-                .found(format!("{} rows of {c} channels", self.rows))
-        })?;
+        let svd = MatRef::from_column_major_slice(r, c, c)
+            .thin_svd()
+            .map_err(|_| Unsolved::NoSingularValues { rows: self.rows, channels: c })?;
         let values = svd.S().column_vector(); // descending
         let rounding = c as f64 * f64::EPSILON;
         let floor = cutoff.max(rounding) * values[0];

@@ -8,13 +8,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::Segments;
 use super::attention::{Block, Heads, QUERY_ROWS, query_blocks};
 use super::scratch::{Scratch, scratch};
 use crate::linalg::bf16::{Bf16, pair, push_pairs, tile};
 use crate::linalg::gemm::profile;
 use crate::linalg::panels::{Kind, LANES, ROWS};
 use crate::linalg::simd;
-use crate::model::batch::Batch;
 
 /// Keys and values of one segment and one head of theirs.
 #[derive(Default)]
@@ -134,13 +134,13 @@ impl SeenKeys<'_> {
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
-pub(crate) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, batch: &Batch) -> Scratch {
+pub(super) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
-    let laid: Vec<LaidSegment> = (0..batch.segments.len() * heads.keys)
+    let laid: Vec<LaidSegment> = (0..segments.rows.len() * heads.keys)
         .into_par_iter()
         .map(|of| {
-            let (rows, channel) = (batch.segments[of / heads.keys].clone(), of % heads.keys * head_dim);
+            let (rows, channel) = (segments.rows[of / heads.keys].clone(), of % heads.keys * head_dim);
             if rows.is_empty() {
                 return LaidSegment::default();
             }
@@ -153,21 +153,21 @@ pub(crate) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, 
     let (depth, wide) = (head_dim.div_ceil(2), head_dim.next_multiple_of(LANES));
     let tokens = qkv.len() / stride;
     let mut out = scratch(tokens * q_width);
-    query_blocks(&mut out, q_width, batch, heads.window).into_par_iter().for_each(|block| {
+    query_blocks(&mut out, q_width, segments, heads.window).into_par_iter().for_each(|block| {
         let Block { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
-        let segment = batch.segments.partition_point(|of| of.end <= first);
+        let segment = segments.rows.partition_point(|of| of.end <= first);
         let mut seen = Vec::new();
-        if let Some(parent) = batch.parents[segment] {
+        if let Some(parent) = segments.parents[segment] {
             let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
-            let first_end = batch.segments[parent].len();
+            let first_end = segments.rows[parent].len();
             // A prefix may be out of sight.
             if from * LANES < first_end {
                 seen.push(SeenKeys { laid: laid(parent), rows: 0..rows, first_end, more: 0, from, column: 0 });
             }
         }
         let column = seen.first().map_or(0, |prefix| prefix.width(0));
-        let own = batch.segments.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows);
+        let own = segments.rows.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows);
         for (segment, of) in own.filter(|(_, of)| !of.is_empty()) {
             let rows = of.start.max(first) - first..of.end.min(first + rows) - first;
             let from = (starts[rows.start].own - of.start) / LANES;

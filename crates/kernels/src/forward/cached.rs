@@ -12,28 +12,28 @@ use super::scratch::{Scratch, scratch};
 use crate::linalg::simd;
 
 /// Keys, rotated, and values of some tokens of one layer, each `[tokens, K·D]`.
-pub(crate) struct KeyValues {
+pub struct KeyValues {
     keys: Vec<f32>,
     values: Vec<f32>,
 }
 
 impl KeyValues {
     /// Room for so many tokens of `width` channels.
-    pub(crate) fn with_room(tokens: usize, width: usize) -> Self {
+    pub fn with_room(tokens: usize, width: usize) -> Self {
         Self { keys: Vec::with_capacity(tokens * width), values: Vec::with_capacity(tokens * width) }
     }
 }
 
 /// What the rows of a run see: the position of its first row, and the blocks from the first token on, with how many tokens of
 /// each.
-pub(crate) struct SeenRun<'a> {
-    pub(crate) rows: Range<usize>,
-    pub(crate) first: usize,
-    pub(crate) blocks: Vec<(&'a KeyValues, usize)>,
+pub struct SeenRun<'a> {
+    pub rows: Range<usize>,
+    pub first: usize,
+    pub blocks: Vec<(&'a KeyValues, usize)>,
 }
 
 /// Appends the keys and values of some rows to a block.
-pub(crate) fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'_>, rows: Range<usize>) {
+pub fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'_>, rows: Range<usize>) {
     let (q_width, k_width) = heads.widths();
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
     for row in rows {
@@ -46,7 +46,7 @@ pub(crate) fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &
 ///
 /// # Shapes
 /// `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
-pub(crate) fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) -> Scratch {
+pub fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let rotated_stride = q_width + k_width;
     let tokens = rotated.len() / rotated_stride;

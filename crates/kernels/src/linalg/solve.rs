@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel, gram_parallel};
 use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
-use crate::error::{Error, Result};
+use super::unsolved::{Result, Unsolved};
 
 /// Rows of f32 that are converted at a time: enough for full-speed products, few enough to cost no memory.
 const CONVERTED_ROWS: usize = 1024;
@@ -154,12 +154,7 @@ impl NormalEquations {
             MemStack::new(&mut memory),
             Spec::default(),
         )
-        .map_err(|_| {
-            Error::job("the normal equations are singular")
-                .expected(format!("XᵀX + {ridge:e}·I positive definite"))
-                .found(format!("{} rows of {c} channels", self.rows))
-                .hint("calibrate on more tokens than the backbone has channels")
-        })?;
+        .map_err(|_| Unsolved::Singular { rows: self.rows, channels: c, ridge })?;
         Ok(Factor { normal: self, ridge, lower })
     }
 
@@ -228,9 +223,8 @@ impl NormalEquations {
         }
     }
 
-    pub(super) fn no_eigenvalues(&self) -> Error {
-        Error::job("the eigenvalues of the normal equations are not found")
-            .found(format!("{} rows of {} channels", self.rows, self.channels))
+    pub(super) fn no_eigenvalues(&self) -> Unsolved {
+        Unsolved::NoEigenvalues { rows: self.rows, channels: self.channels }
     }
 }
 
@@ -311,8 +305,8 @@ pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     Err(not_finite("the least-squares solution"))
 }
 
-pub(super) fn not_finite(place: &str) -> Error {
-    Error::job("values are not finite").at(place).expected("finite activations").found("an infinite value or NaN")
+pub(super) fn not_finite(place: &str) -> Unsolved {
+    Unsolved::NotFinite(place.to_owned())
 }
 
 /// All of rayon's threads.
@@ -357,8 +351,8 @@ mod tests {
     fn a_singular_system_is_an_error_that_counts_its_rows() {
         let mut normal = NormalEquations::new(3);
         normal.add(&[1.0, 2.0, 3.0], &[0.0, 0.0, 0.0]);
-        let text = normal.solve(0.0).unwrap_err().to_string();
-        assert!(text.contains("1 rows of 3 channels"), "{text}");
+        let expected = Unsolved::Singular { rows: 1, channels: 3, ridge: 0.0 };
+        assert_eq!(normal.solve(0.0).unwrap_err(), expected);
     }
 
     #[test]

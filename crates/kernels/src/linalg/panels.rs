@@ -12,9 +12,9 @@ use super::gemm::{MatrixView, Update, profile};
 use super::simd;
 
 /// Columns of the widest panel: two registers of 16.
-pub(crate) const LANES: usize = 32;
+pub const LANES: usize = 32;
 /// Rows of a tile with registers of 16: with two of sums each they leave room for the panel's.
-pub(crate) const ROWS: usize = 8;
+pub const ROWS: usize = 8;
 /// Numbers along `inner` that are summed at once, at most.
 const PIECE: usize = 512;
 /// Operations of a product that is too small to be divided among threads.
@@ -43,7 +43,7 @@ pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = Range<usiz
 }
 
 /// Where the sums of a panel go, or are added: its columns, of rows whose starts lie `stride` apart.
-pub(crate) struct TileOut<'a> {
+pub struct TileOut<'a> {
     numbers: &'a mut [f32],
     columns: usize,
     stride: usize,
@@ -72,7 +72,7 @@ impl<'a> TileOut<'a> {
 }
 
 /// What weights are in, and how they are multiplied.
-pub(crate) trait Kind: Sized {
+pub trait Kind: Sized {
     /// A number, or several that are multiplied at once.
     type Word: Copy + Default + Send + Sync;
     /// Rows, ready to be multiplied.
@@ -92,6 +92,9 @@ pub(crate) trait Kind: Sized {
     /// `row [.. inner]`, `panel [depth of row, lanes]`.
     fn lay(row: &[f32], column: usize, panel: &mut [Self::Word]);
 
+    /// Columns `[up to lanes, inner]` as one panel.
+    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [Self::Word]);
+
     /// A number of a column.
     fn number(panel: &[Self::Word], k: usize, column: usize) -> f32;
 
@@ -102,7 +105,7 @@ pub(crate) trait Kind: Sized {
 }
 
 /// Weights `[inner, outer]` in panels: `[outer / lanes, depth of inner, lanes]`. The last panel is filled up with zeros.
-pub(crate) struct Panels<K: Kind> {
+pub struct Panels<K: Kind> {
     words: Vec<K::Word>,
     inner: usize,
     outer: usize,
@@ -110,23 +113,23 @@ pub(crate) struct Panels<K: Kind> {
 
 impl<K: Kind> Panels<K> {
     /// Words of one panel.
-    pub(crate) fn panel(inner: usize) -> usize {
+    pub fn panel(inner: usize) -> usize {
         K::depth(inner) * K::lanes()
     }
 
     /// Words of all panels.
-    pub(crate) fn length(inner: usize, outer: usize) -> usize {
+    pub fn length(inner: usize, outer: usize) -> usize {
         Self::panel(inner) * outer.div_ceil(K::lanes())
     }
 
     /// Takes panels over. Another length than [`Self::length`] is a programming error and panics.
-    pub(crate) fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
+    pub fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
         assert!(words.len() == Self::length(inner, outer), "panels of another matrix");
         Self { words, inner, outer }
     }
 
     /// Of rows `[inner, outer]`.
-    pub(crate) fn of_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
+    pub fn of_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
         let mut words = vec![K::Word::default(); Self::length(inner, outer)];
         for (panel, words) in words.chunks_exact_mut(Self::panel(inner).max(1)).enumerate() {
             for column in panel * K::lanes()..outer.min((panel + 1) * K::lanes()) {
@@ -138,7 +141,7 @@ impl<K: Kind> Panels<K> {
     }
 
     /// `[inner, outer]`
-    pub(crate) fn to_rows(&self) -> Vec<f32> {
+    pub fn to_rows(&self) -> Vec<f32> {
         let of = |k: usize, column: usize| {
             let panel = &self.words[column / K::lanes() * Self::panel(self.inner)..];
             K::number(panel, k, column % K::lanes())
@@ -151,13 +154,13 @@ impl<K: Kind> Panels<K> {
         &self.words
     }
 
-    pub(crate) fn outer(&self) -> usize {
+    pub fn outer(&self) -> usize {
         self.outer
     }
 }
 
-/// Columns `[up to lanes, inner]` as one panel.
-pub(crate) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
+/// See [`Kind::lay_panel`].
+pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
     // So many lines of the panel stay in the nearest cache until all columns are in them.
     const NEAR: usize = 64;
     simd::in_widest!({
@@ -174,7 +177,7 @@ pub(crate) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::
 ///
 /// # Shapes
 /// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`; others are a programming error and panic.
-pub(crate) fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
+pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     assert!(destination.len() == x.height() * weights.outer, "a product of unlike shapes");
     let started = profile::start();
     let (rows, height) = (K::rows(x), x.height());
@@ -184,12 +187,7 @@ pub(crate) fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixV
 }
 
 /// The same of a few rows: their columns are divided among rayon's threads.
-pub(crate) fn product_of_few<K: Kind>(
-    destination: &mut [f32],
-    into: Update,
-    x: MatrixView<'_, f32>,
-    weights: &Panels<K>,
-) {
+pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     let (outer, threads) = (weights.outer, rayon::current_num_threads());
     if threads == 1 || 2 * x.height() * x.width() * outer < SMALL {
         return product(destination, into, x, weights);
@@ -223,7 +221,7 @@ pub(crate) fn product_of_few<K: Kind>(
 ///
 /// # Shapes
 /// `rows [height, inner]`, `destination [height, range]`.
-pub(crate) fn columns<K: Kind>(
+pub fn columns<K: Kind>(
     destination: &mut [f32],
     into: Update,
     rows: &K::Rows<'_>,

@@ -9,16 +9,16 @@
 use std::ops::Range;
 
 use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, TileOut};
+use super::panels::{Kind, LANES, TileOut, lay_panel};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 use super::simd;
 
 /// Weights in bf16, pairs of them in one word.
-pub(crate) struct Bf16;
+pub struct Bf16;
 
 /// Rows in bf16, `[rows, width]` pairs.
-pub(crate) struct PairedRows {
+pub struct PairedRows {
     words: Vec<u32>,
     width: usize,
 }
@@ -37,6 +37,10 @@ impl Kind for Bf16 {
         for (line, of) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
             line[column] = pair(of[0], of.get(1).copied().unwrap_or(0.0));
         }
+    }
+
+    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
+        lay_panel::<Self>(columns, inner, panel);
     }
 
     fn number(panel: &[u32], k: usize, column: usize) -> f32 {
@@ -67,13 +71,13 @@ fn rounded(x: f32) -> u32 {
 
 /// Two numbers that follow each other along `inner`, as bf16 in one word.
 #[inline(always)]
-pub(crate) fn pair(first: f32, second: f32) -> u32 {
+pub fn pair(first: f32, second: f32) -> u32 {
     rounded(first) >> 16 | rounded(second)
 }
 
 /// The pairs of a row, behind others; of an odd one the last is filled up with zero.
 #[inline(always)]
-pub(crate) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
+pub fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
     let (whole, rest) = row.as_chunks::<2>();
     words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
     words.extend(rest.iter().map(|&last| pair(last, 0.0)));
@@ -83,7 +87,7 @@ pub(crate) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
 ///
 /// # Shapes
 /// `words [rows, width]`, `panel [width, 32]`.
-pub(crate) fn tile(words: &[u32], rows: usize, panel: &[u32], (out, stride): (&mut [f32], usize), adds: bool) {
+pub fn tile(words: &[u32], rows: usize, panel: &[u32], (out, stride): (&mut [f32], usize), adds: bool) {
     Bf16Tile::best().multiply(words, panel.len() / LANES, panel, rows, TileOut::new(out, [LANES, stride], adds));
 }
 

@@ -12,7 +12,7 @@ thread_local! {
 }
 
 /// A slice of the length asked for; given back when dropped.
-pub(crate) struct Scratch {
+pub struct Scratch {
     room: Vec<f32>,
     len: usize,
 }

@@ -35,7 +35,7 @@ macro_rules! in_widest {
         )
     };
 }
-pub(crate) use in_widest;
+pub use in_widest;
 
 /// `e^x` to about 1 unit in the last place between −87.3 and 88.3, and its value there beyond them; NaN stays NaN.
 /// Without a branch, so that loops over it vectorise.

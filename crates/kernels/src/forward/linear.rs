@@ -3,47 +3,34 @@
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
-use super::{Norm, block_rows};
-use crate::linalg::bf16::Bf16;
-use crate::linalg::float32::F32;
+use super::{Activation, Laid, Norm, block_rows};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
-use crate::linalg::panels::{Panels, product, product_of_few};
+use crate::linalg::panels::{product, product_of_few};
 use crate::linalg::simd;
-use crate::model::architecture::Activation;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
-pub(crate) const MOST_ROWS: usize = 256;
+pub const MOST_ROWS: usize = 256;
 const LEAST_ROWS: usize = 64;
 
 /// Weights `[inner, outer]`.
 #[derive(Clone, Copy)]
-pub(crate) enum Weight<'a> {
+pub enum Weight<'a> {
     /// Of an operator, as it stands, with their columns: too few rows are multiplied with them to lay them out first.
     Plain(&'a [f32], usize),
-    F32(&'a Panels<F32>),
-    /// The rows that they are multiplied with are rounded to bf16 as well.
-    Bf16(&'a Panels<Bf16>),
+    Laid(Laid<'a>),
 }
 
-impl Weight<'_> {
+impl Laid<'_> {
     pub(super) fn outer(self) -> usize {
         match self {
-            Self::Plain(_, outer) => outer,
             Self::F32(panels) => panels.outer(),
             Self::Bf16(panels) => panels.outer(),
         }
     }
 
-    /// `out ← x·W` or `out ← out + x·W`; by all threads where the rows are `few`, and no others are worked on beside them.
-    ///
-    /// # Shapes
-    /// `x [rows, inner]`, `out [rows, outer]`.
+    /// As [`Weight::product`].
     pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
         match (self, few) {
-            (Self::Plain(weight, outer), _) => {
-                let (rows, weight) = (x.height(), MatrixView::rows(weight, x.width(), outer));
-                gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
-            }
             (Self::F32(panels), false) => product(out, into, x, panels),
             (Self::F32(panels), true) => product_of_few(out, into, x, panels),
             (Self::Bf16(panels), false) => product(out, into, x, panels),
@@ -52,11 +39,34 @@ impl Weight<'_> {
     }
 }
 
+impl Weight<'_> {
+    fn outer(self) -> usize {
+        match self {
+            Self::Plain(_, outer) => outer,
+            Self::Laid(laid) => laid.outer(),
+        }
+    }
+
+    /// `out ← x·W` or `out ← out + x·W`; by all threads where the rows are `few`, and no others are worked on beside them.
+    ///
+    /// # Shapes
+    /// `x [rows, inner]`, `out [rows, outer]`.
+    fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
+        match self {
+            Self::Plain(weight, outer) => {
+                let (rows, weight) = (x.height(), MatrixView::rows(weight, x.width(), outer));
+                gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
+            }
+            Self::Laid(laid) => laid.product(x, few, into, out),
+        }
+    }
+}
+
 /// A linear layer: weights `[inner, outer]`, and what it adds, `[outer]`.
 #[derive(Clone, Copy)]
-pub(crate) struct Linear<'a> {
-    pub(crate) weight: Weight<'a>,
-    pub(crate) bias: Option<&'a [f32]>,
+pub struct Linear<'a> {
+    pub weight: Weight<'a>,
+    pub bias: Option<&'a [f32]>,
 }
 
 impl<'a> From<Weight<'a>> for Linear<'a> {
@@ -78,17 +88,17 @@ impl Linear<'_> {
 
 /// An MLP with a gate: `gate_up [C, 2F]` (gate first), `down [F, C]`.
 #[derive(Clone, Copy)]
-pub(crate) struct Mlp<'a> {
-    pub(crate) gate_up: Linear<'a>,
-    pub(crate) down: Linear<'a>,
-    pub(crate) activation: Activation,
+pub struct Mlp<'a> {
+    pub gate_up: Linear<'a>,
+    pub down: Linear<'a>,
+    pub activation: Activation,
 }
 
 /// `norm(x)·W + b`, where there is a bias.
 ///
 /// # Shapes
 /// `x [rows, inner]`; result `[rows, outer]`.
-pub(crate) fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Linear<'_>) -> Scratch {
+pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Linear<'_>) -> Scratch {
     let outer = of.weight.outer();
     let mut out = scratch(x.len() / inner * outer);
     each_block(x, inner, &mut out, outer, |x, _, out, few| {
@@ -103,13 +113,7 @@ pub(crate) fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Lin
 ///
 /// # Shapes
 /// `x [rows, inner]`, `residual [rows, outer]`; result `[rows, outer]`.
-pub(crate) fn linear(
-    x: &[f32],
-    inner: usize,
-    of: Linear<'_>,
-    after: Option<Norm<'_>>,
-    residual: Option<&[f32]>,
-) -> Vec<f32> {
+pub fn linear(x: &[f32], inner: usize, of: Linear<'_>, after: Option<Norm<'_>>, residual: Option<&[f32]>) -> Vec<f32> {
     let outer = of.weight.outer();
     let mut out = destination(x.len() / inner * outer, after, residual);
     each_block(x, inner, &mut out, outer, |x, first, out, few| {
@@ -124,7 +128,7 @@ pub(crate) fn linear(
 ///
 /// # Shapes
 /// `x [rows, C]`; result `[rows, C]`.
-pub(crate) fn mlp(
+pub fn mlp(
     x: &[f32],
     channels: usize,
     before: Option<Norm<'_>>,
@@ -161,7 +165,7 @@ pub(crate) fn mlp(
 ///
 /// # Shapes
 /// `x [rows, C]`, `diagonal [C]`.
-pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
+pub fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
     let mut out = x.to_vec();
     simd::in_widest!({
         for row in out.chunks_exact_mut(diagonal.len()) {
@@ -177,7 +181,7 @@ pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
 ///
 /// # Shapes
 /// `x [rows, C]`.
-pub(crate) fn norm(x: &mut [f32], norm: Norm<'_>) {
+pub fn norm(x: &mut [f32], norm: Norm<'_>) {
     simd::in_widest!({
         for row in x.chunks_exact_mut(norm.weight.len()) {
             simd::rms_norm_in_place(row, norm.weight, norm.eps);
@@ -186,14 +190,14 @@ pub(crate) fn norm(x: &mut [f32], norm: Norm<'_>) {
 }
 
 /// Some rows of `x [rows, C]`, one after the other.
-pub(crate) fn gather(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
+pub fn gather(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
     let mut out = Vec::with_capacity(rows.len() * channels);
     rows.iter().for_each(|&row| out.extend_from_slice(&x[row as usize * channels..][..channels]));
     out
 }
 
 /// Adds rows, each times its factor, to some rows of `out [rows, C]`.
-pub(crate) fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], values: &[f32]) {
+pub fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], values: &[f32]) {
     simd::in_widest!({
         for ((&row, factor), values) in rows.iter().zip(factors).zip(values.chunks_exact(channels)) {
             let out = &mut out[row as usize * channels..][..channels];
@@ -203,7 +207,7 @@ pub(crate) fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &
 }
 
 /// `x ← x + y`
-pub(crate) fn add(x: &mut [f32], y: &[f32]) {
+pub fn add(x: &mut [f32], y: &[f32]) {
     simd::in_widest!(simd::add(x, y));
 }
 

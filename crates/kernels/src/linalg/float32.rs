@@ -1,12 +1,12 @@
 //! Products with weights in f32: the tiles of [`super::panels`], by the instructions that the processor has.
 
 use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, TileOut, piece};
+use super::panels::{Kind, LANES, TileOut, lay_panel, piece};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 
 /// Weights in f32.
-pub(crate) struct F32;
+pub struct F32;
 
 impl Kind for F32 {
     type Word = f32;
@@ -24,6 +24,10 @@ impl Kind for F32 {
     #[inline(always)]
     fn lay(row: &[f32], column: usize, panel: &mut [f32]) {
         panel.chunks_exact_mut(Self::lanes()).zip(row).for_each(|(line, &number)| line[column] = number);
+    }
+
+    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [f32]) {
+        lay_panel::<Self>(columns, inner, panel);
     }
 
     fn number(panel: &[f32], k: usize, column: usize) -> f32 {

@@ -3,11 +3,10 @@
 use rayon::prelude::*;
 
 use super::scratch::scratch;
-use super::{Norm, block_rows};
+use super::{Laid, Norm, Prediction, ScoredRow, block_rows};
 use crate::linalg::gemm::{MatrixView, Update, profile};
-use crate::linalg::panels::{Kind, Panels, columns, product_of_few};
+use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
-use crate::model::batch::{Prediction, ScoredRow};
 
 /// Rows and vocabulary entries of one tile of logits: it stays in a core's cache whatever the vocabulary's size.
 const TILE_ROWS: usize = 128;
@@ -15,9 +14,9 @@ const TILE_VOCAB: usize = 1024;
 
 /// What stands before and behind the output projection: the final norm, and what logits are bounded by.
 #[derive(Clone, Copy)]
-pub(crate) struct Ends<'a> {
-    pub(crate) norm: Norm<'a>,
-    pub(crate) cap: Option<f32>,
+pub struct Ends<'a> {
+    pub norm: Norm<'a>,
+    pub cap: Option<f32>,
 }
 
 /// `log p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the
@@ -25,7 +24,20 @@ pub(crate) struct Ends<'a> {
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; one value for each target. Targets stand in ascending rows.
-pub(crate) fn predictions<K: Kind>(
+pub fn predictions(
+    x: &[f32],
+    channels: usize,
+    ends: Ends<'_>,
+    weight: Laid<'_>,
+    targets: &[ScoredRow],
+) -> Vec<Prediction> {
+    match weight {
+        Laid::F32(weight) => predictions_of(x, channels, ends, weight, targets),
+        Laid::Bf16(weight) => predictions_of(x, channels, ends, weight, targets),
+    }
+}
+
+fn predictions_of<K: Kind>(
     x: &[f32],
     channels: usize,
     ends: Ends<'_>,
@@ -107,18 +119,12 @@ fn score<K: Kind>(
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; result `[rows, vocab]`.
-pub(crate) fn logits<K: Kind>(
-    x: &[f32],
-    channels: usize,
-    ends: Ends<'_>,
-    weight: &Panels<K>,
-    rows: &[usize],
-) -> Vec<f32> {
+pub fn logits(x: &[f32], channels: usize, ends: Ends<'_>, weight: Laid<'_>, rows: &[usize]) -> Vec<f32> {
     let vocab = weight.outer();
     let mut normed = vec![0.0; rows.len() * channels];
     norm_rows(x, channels, ends.norm, rows.iter().copied(), &mut normed);
     let mut out = vec![0.0; rows.len() * vocab];
-    product_of_few(&mut out, Update::Replace, MatrixView::rows(&normed, rows.len(), channels), weight);
+    weight.product(MatrixView::rows(&normed, rows.len(), channels), true, Update::Replace, &mut out);
     cap(&mut out, ends.cap);
     out
 }
@@ -152,7 +158,8 @@ mod tests {
         let panels = Panels::<F32>::of_rows(&weight, 1, vocab);
         let norm = Ends { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
-        let flags: Vec<bool> = predictions(&[2.0], 1, norm, &panels, &targets).iter().map(|p| p.likeliest).collect();
+        let flags: Vec<bool> =
+            predictions(&[2.0], 1, norm, Laid::F32(&panels), &targets).iter().map(|p| p.likeliest).collect();
         assert_eq!(flags, [true, false, false, false]);
     }
 
@@ -170,8 +177,7 @@ mod tests {
         let of = |weight| {
             (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))
         };
-        let of_half = (predictions(&x, channels, norm, &half, &targets), logits(&x, channels, norm, &half, &[0, 1, 2]));
-        for (ours, all) in [of(&single), of_half] {
+        for (ours, all) in [of(Laid::F32(&single)), of(Laid::Bf16(&half))] {
             for (target, ours) in targets.iter().zip(ours) {
                 let row = &all[target.row * vocab..(target.row + 1) * vocab];
                 let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();

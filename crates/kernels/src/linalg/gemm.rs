@@ -248,11 +248,11 @@ pub mod profile {
         NANOSECONDS.load(Relaxed) as f64 * 1e-9
     }
 
-    pub(crate) fn start() -> Option<Instant> {
+    pub fn start() -> Option<Instant> {
         ON.load(Relaxed).then(Instant::now)
     }
 
-    pub(crate) fn stop(started: Option<Instant>, threads: usize) {
+    pub fn stop(started: Option<Instant>, threads: usize) {
         if let Some(started) = started {
             let nanoseconds = started.elapsed().as_nanos() as u64 * threads as u64;
             NANOSECONDS.fetch_add(nanoseconds, Relaxed);

@@ -6,7 +6,7 @@ use faer::{MatRef, Side};
 use super::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use super::solve::NormalEquations;
 use super::transpose::transpose;
-use crate::error::Result;
+use super::unsolved::Result;
 
 /// A map of low rank as two factors, row-major: `down [C, r]` times `up [r, C]`.
 #[derive(Debug)]

@@ -8,31 +8,28 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
-use super::{Norm, block_rows};
+use super::{Norm, RotaryTable, Segments, block_rows};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
-use crate::model::batch::Batch;
-use crate::model::matrix::Products;
-use crate::model::rope::RotaryTable;
 
 /// Queries that one task scores at a time.
 pub(super) const QUERY_ROWS: usize = 64;
 
 /// The shape of attention, and the norms of queries and keys.
-pub(crate) struct Heads<'a> {
-    pub(crate) queries: usize,
+pub struct Heads<'a> {
+    pub queries: usize,
     /// Keys and values; a group of `queries / keys` query heads shares one.
-    pub(crate) keys: usize,
-    pub(crate) head_dim: usize,
-    pub(crate) query_norm: Option<Norm<'a>>,
-    pub(crate) key_norm: Option<Norm<'a>>,
+    pub keys: usize,
+    pub head_dim: usize,
+    pub query_norm: Option<Norm<'a>>,
+    pub key_norm: Option<Norm<'a>>,
     /// How many tokens a query sees, itself among them.
-    pub(crate) window: usize,
+    pub window: usize,
     /// What scores are multiplied by, and what bounds them then.
-    pub(crate) scale: f32,
-    pub(crate) cap: Option<f32>,
-    /// What scores and their sums of values are multiplied in.
-    pub(crate) products: Products,
+    pub scale: f32,
+    pub cap: Option<f32>,
+    /// Whether scores and their sums of values are multiplied in bf16.
+    pub paired: bool,
 }
 
 impl Heads<'_> {
@@ -45,13 +42,13 @@ impl Heads<'_> {
 /// Attention of all segments, in f32.
 ///
 /// # Shapes
-/// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
-pub(crate) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, batch: &Batch) -> Scratch {
+/// As [`super::attention`].
+pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
     let tokens = qkv.len() / stride;
     let mut out = scratch(tokens * q_width);
-    query_blocks(&mut out, q_width, batch, heads.window).into_par_iter().for_each(|block| {
+    query_blocks(&mut out, q_width, segments, heads.window).into_par_iter().for_each(|block| {
         let Block { out, first, prefix, starts } = block;
         let (rows, start) = (out.len() / q_width, starts[0].own);
         // Keys of the prefix, and from the first one that the first query sees to the block's last query: others are masked
@@ -151,16 +148,21 @@ pub(super) struct Start {
 
 /// Splits the output into blocks that do not cross segments, unless these continue the same one; the longest work first
 /// (late queries see most keys).
-pub(super) fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch, window: usize) -> Vec<Block<'a>> {
+pub(super) fn query_blocks<'a>(
+    mut out: &'a mut [f32],
+    width: usize,
+    segments: Segments<'_>,
+    window: usize,
+) -> Vec<Block<'a>> {
     let mut blocks = Vec::new();
     let mut segment = 0;
-    while segment < batch.segments.len() {
-        let siblings = match batch.parents[segment] {
+    while segment < segments.rows.len() {
+        let siblings = match segments.parents[segment] {
             None => 1,
-            parent => batch.parents[segment..].iter().take_while(|other| **other == parent).count(),
+            parent => segments.parents[segment..].iter().take_while(|other| **other == parent).count(),
         };
-        let group = &batch.segments[segment..segment + siblings];
-        let prefix = batch.prefix(segment);
+        let group = &segments.rows[segment..segment + siblings];
+        let prefix = segments.prefix(segment);
         let of_query = |segment: &Range<usize>, row: usize| Start {
             prefix: (prefix.len() + row + 1 - segment.start).saturating_sub(window).min(prefix.len()),
             own: segment.start.max((row + 1).saturating_sub(window)),
@@ -185,7 +187,7 @@ pub(super) fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Bat
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `positions [tokens]`: rows of the table; result `[tokens, (H + K)·D]`.
-pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
+pub fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let (stride, width) = (q_width + 2 * k_width, q_width + k_width);
     let tokens = qkv.len() / stride;
@@ -222,12 +224,32 @@ pub(crate) fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table:
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::paired::paired_attention;
+    use super::super::attention;
     use super::*;
-    use crate::model::config::Rope;
-    use crate::model::rope::Rotary;
+
+    /// Segments, each with the one that it continues.
+    struct Batch {
+        rows: Vec<Range<usize>>,
+        parents: Vec<Option<usize>>,
+    }
+
+    impl Batch {
+        fn segments(&self) -> Segments<'_> {
+            Segments { rows: &self.rows, parents: &self.parents }
+        }
+
+        fn tokens(&self) -> usize {
+            self.rows.last().map_or(0, |of| of.end)
+        }
+
+        fn positions(&self) -> Vec<usize> {
+            let of = |segment: usize| {
+                let before = self.segments().prefix(segment).len();
+                before..before + self.rows[segment].len()
+            };
+            (0..self.rows.len()).flat_map(of).collect()
+        }
+    }
 
     /// Attention by its definition, one query at a time, in f64.
     fn by_definition(
@@ -251,9 +273,9 @@ mod tests {
                 .collect()
         };
         let mut out = Vec::new();
-        for (index, segment) in batch.segments.iter().enumerate() {
+        for (index, segment) in batch.rows.iter().enumerate() {
             for query in segment.clone() {
-                let all: Vec<usize> = batch.prefix(index).chain(segment.start..query + 1).collect();
+                let all: Vec<usize> = batch.segments().prefix(index).chain(segment.start..query + 1).collect();
                 let seen = &all[all.len().saturating_sub(window)..];
                 for head in 0..h {
                     let q = turned(query, head);
@@ -279,13 +301,11 @@ mod tests {
 
     /// Six query heads and two of keys: of a batch, its attention in each window, with what is far from the definition.
     fn compare(segments: &[(usize, Option<usize>)]) {
-        for (head_dim, products, most) in
-            [(8, Products::F32, 2e-6), (8, Products::Bf16, 2e-2), (36, Products::Bf16, 2e-2)]
-        {
+        for (head_dim, paired, most) in [(8, false, 2e-6), (8, true, 2e-2), (36, true, 2e-2)] {
             for window in [usize::MAX, 200, 64, 9, 1] {
-                let (ours, exact) = both(segments, head_dim, products, window);
+                let (ours, exact) = both(segments, head_dim, paired, window);
                 let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                assert!(worst < most, "{segments:?}, window {window}, {products:?}: {worst:e}");
+                assert!(worst < most, "{segments:?}, window {window}, in bf16 {paired}: {worst:e}");
             }
         }
     }
@@ -293,9 +313,11 @@ mod tests {
     const HEADS: [usize; 2] = [6, 2];
 
     fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
-        let mut batch = Batch::default();
+        let mut batch = Batch { rows: Vec::new(), parents: Vec::new() };
         for &(length, parent) in segments {
-            batch.push(&vec![0; length], parent);
+            let start = batch.tokens();
+            batch.rows.push(start..start + length);
+            batch.parents.push(parent);
         }
         batch
     }
@@ -309,26 +331,26 @@ mod tests {
         (0..tokens * row_width(d)).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect()
     }
 
-    fn table(batch: &Batch, d: usize) -> Arc<RotaryTable> {
-        Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d).table(batch.longest())
+    fn table(batch: &Batch, d: usize) -> RotaryTable {
+        let positions = batch.positions().into_iter().max().map_or(0, |last| last + 1);
+        let frequency = |pair: usize| 10_000f64.powf(-((2 * pair) as f64) / d as f64);
+        let angles = (0..positions).flat_map(|at| (0..d / 2).map(move |pair| at as f64 * frequency(pair)));
+        let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
+        RotaryTable { cos, sin, half: d / 2 }
     }
 
-    fn ours(qkv: &[f32], batch: &Batch, d: usize, products: Products, window: usize) -> Vec<f32> {
+    fn ours(qkv: &[f32], batch: &Batch, d: usize, paired: bool, window: usize) -> Vec<f32> {
         let ([queries, keys], scale) = (HEADS, 1.0 / (d as f32).sqrt());
         let (query_norm, key_norm) = (None, None);
-        let heads = Heads { queries, keys, head_dim: d, query_norm, key_norm, window, scale, cap: None, products };
+        let heads = Heads { queries, keys, head_dim: d, query_norm, key_norm, window, scale, cap: None, paired };
         let rotated = rotate(qkv, &heads, &batch.positions(), &table(batch, d));
-        let attention = match products {
-            Products::F32 => plain_attention,
-            Products::Bf16 => paired_attention,
-        };
-        attention(qkv, &rotated, &heads, batch).to_vec()
+        attention(qkv, &rotated, &heads, batch.segments()).to_vec()
     }
 
-    fn both(segments: &[(usize, Option<usize>)], d: usize, products: Products, window: usize) -> (Vec<f32>, Vec<f32>) {
+    fn both(segments: &[(usize, Option<usize>)], d: usize, paired: bool, window: usize) -> (Vec<f32>, Vec<f32>) {
         let ([h, k], batch) = (HEADS, batch(segments));
         let qkv = rows(batch.tokens(), d);
-        (ours(&qkv, &batch, d, products, window), by_definition(&qkv, [h, k, d], window, &batch, &table(&batch, d)))
+        (ours(&qkv, &batch, d, paired, window), by_definition(&qkv, [h, k, d], window, &batch, &table(&batch, d)))
     }
 
     #[test]
@@ -338,16 +360,16 @@ mod tests {
         let (whole, d) = (batch(&all), 8);
         let qkv = rows(whole.tokens(), d);
         for window in [usize::MAX, 64, 9] {
-            let beside = ours(&qkv, &whole, d, Products::Bf16, window);
+            let beside = ours(&qkv, &whole, d, true, window);
             for (segment, &(length, parent)) in all.iter().enumerate() {
                 let chain: Vec<usize> = parent.into_iter().chain([segment]).collect();
                 let lengths: Vec<_> =
                     chain.iter().enumerate().map(|(at, &of)| (all[of].0, at.checked_sub(1))).collect();
                 let of = |numbers: &[f32], width: usize| -> Vec<f32> {
-                    let rows = chain.iter().map(|&of| whole.segments[of].clone());
+                    let rows = chain.iter().map(|&of| whole.rows[of].clone());
                     rows.flat_map(|rows| numbers[rows.start * width..rows.end * width].to_vec()).collect()
                 };
-                let alone = ours(&of(&qkv, row_width(d)), &batch(&lengths), d, Products::Bf16, window);
+                let alone = ours(&of(&qkv, row_width(d)), &batch(&lengths), d, true, window);
                 assert!(alone == of(&beside, HEADS[0] * d), "segment {segment} of {length}, window {window}");
             }
         }

@@ -1,0 +1,49 @@
+//! Dense linear algebra on plain slices (`ghostlab-kernels`), and what its failures are called here.
+
+pub use ghostlab_kernels::linalg::*;
+
+use crate::error::Error;
+
+impl From<Unsolved> for Error {
+    fn from(unsolved: Unsolved) -> Self {
+        let size = |rows: usize, channels: usize| format!("{rows} rows of {channels} channels");
+        match unsolved {
+            Unsolved::NotFinite(place) => Self::job("values are not finite")
+                .at(place)
+                .expected("finite activations")
+                .found("an infinite value or NaN"),
+            Unsolved::Singular { rows, channels, ridge } => Self::job("the normal equations are singular")
+                .expected(format!("XᵀX + {ridge:e}·I positive definite"))
+                .found(size(rows, channels))
+                .hint("calibrate on more tokens than the backbone has channels"),
+            Unsolved::NoEigenvalues { rows, channels } => {
+                Self::job("the eigenvalues of the normal equations are not found").found(size(rows, channels))
+            }
+            Unsolved::NoSingularValues { rows, channels } => {
+                Self::job("the singular values of the activations are not found").found(size(rows, channels))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::solve::NormalEquations;
+    use super::*;
+
+    #[test]
+    fn a_singular_system_says_what_it_was_made_of_and_what_to_do() {
+        let mut normal = NormalEquations::new(3);
+        normal.add(&[1.0, 2.0, 3.0], &[0.0, 0.0, 0.0]);
+        let text = Error::from(normal.solve(0.0).unwrap_err()).to_string();
+        assert!(text.contains("1 rows of 3 channels") && text.contains("more tokens than"), "{text}");
+    }
+
+    #[test]
+    fn activations_that_are_not_finite_are_named_by_their_channel() {
+        let mut normal = NormalEquations::new(2);
+        normal.add(&[1.0, f64::NAN], &[0.0, 0.0]);
+        let text = Error::from(normal.solve(0.0).unwrap_err()).to_string();
+        assert!(text.contains("channel 1 of X") && text.contains("not finite"), "{text}");
+    }
+}

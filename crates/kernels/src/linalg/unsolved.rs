@@ -1,0 +1,24 @@
+//! Why a system has no solution.
+
+/// Of rows that a system was made of, why it has none.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Unsolved {
+    /// A number is infinite or NaN: where.
+    NotFinite(String),
+    /// `XᵀX + ridge·I` is not positive definite in f64.
+    Singular {
+        rows: usize,
+        channels: usize,
+        ridge: f64,
+    },
+    NoEigenvalues {
+        rows: usize,
+        channels: usize,
+    },
+    NoSingularValues {
+        rows: usize,
+        channels: usize,
+    },
+}
+
+pub(super) type Result<T> = std::result::Result<T, Unsolved>;
