@@ -9,6 +9,7 @@ mod cached;
 mod head;
 mod linear;
 mod paired;
+mod rows;
 mod scratch;
 
 use std::ops::Range;
@@ -18,6 +19,7 @@ pub use cached::{KeyValues, SeenRun, attention_over, keep};
 pub use head::{Ends, logits, predictions};
 pub use linear::MOST_ROWS as BLOCK_ROWS;
 pub use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, norm, project, scatter};
+pub use rows::{add_rows, denominators, norm_rows, rotate_rows, silu_mul, weigh};
 pub use scratch::Scratch;
 
 use crate::linalg::bf16::Bf16;

@@ -233,7 +233,7 @@ impl CandleEngine {
     fn step(&self, step: &Step, piece: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let plain = |half, layer: usize| {
             let part = self.parts.layer(layer)?;
-            Ok((x + self.branch(half, part.layer()?, piece, x, End::Branch)?)?)
+            ops::sum(x, &self.branch(half, part.layer()?, piece, x, End::Branch)?)
         };
         match step {
             Step::Attention(layer) => plain(Sublayer::Attention, *layer),
@@ -248,7 +248,7 @@ impl CandleEngine {
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
-                Ok((x + branch)?)
+                ops::sum(x, &branch)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),

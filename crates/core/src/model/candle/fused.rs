@@ -1,17 +1,15 @@
 //! Operations of a layer through which no gradient goes: each in one pass over memory, where the plain forms take four or five.
 //!
 //! candle's own fused kernels on a device; but on CUDA those of `cuda.rs`, which `ops.rs` asks first. On the CPU, where candle's
-//! go one number after the other, this crate's.
+//! go one number after the other, our own.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Shape, Tensor};
-use rayon::prelude::*;
+use std::ops::Range;
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, InplaceOp2, Layout, Shape, Tensor};
+use ghostlab_kernels::forward::{self as kernels, Norm};
 
 use crate::error::Result;
-use crate::linalg::simd;
 use crate::model::config::Config;
-
-/// Rows of a task.
-const ROWS: usize = 32;
 
 /// What scores of attention are multiplied by, and what bounds them then ([`capped`]).
 #[derive(Debug, Clone, Copy)]
@@ -49,14 +47,8 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     if !x.device().is_cpu() {
         return Ok(candle_nn::ops::rms_norm(&x, weight, eps)?);
     }
-    let norm = |x: &mut [f32], weight: &[f32]| {
-        x.par_chunks_mut(ROWS * weight.len().max(1)).for_each(|rows| {
-            simd::in_widest!(
-                rows.chunks_exact_mut(weight.len()).for_each(|row| simd::rms_norm_in_place(row, weight, eps))
-            );
-        });
-    };
-    in_place(&x, weight, norm)
+    let norm = |x: &mut [f32], weight: &[f32]| kernels::norm_rows(x, Norm { weight, eps });
+    changed(&x, weight, norm)
 }
 
 /// As [`super::ops::rotate`], of all channels of a head.
@@ -73,33 +65,28 @@ pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
     Ok(candle_nn::ops::softmax_last_dim(&x.contiguous()?)?)
 }
 
-/// What each query takes of each value: the softmax of scaled, capped and masked scores.
+/// What each query takes of each value: the softmax of scaled, capped and masked scores, which nobody else may hold: on the CPU it
+/// stands in their place, as a copy of them takes as long as all the rest.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
-pub(super) fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+pub(super) fn weights(scores: Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
     if !scores.device().is_cpu() {
         return softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?);
     }
-    let keys = mask.dim(1)?.max(1);
-    let scale = of.scale as f32;
-    let weigh = |scores: &mut [f32], mask: &[f32]| {
-        // As many rows as the mask has, so that a task knows its place there.
-        scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {
-            simd::in_widest!({
-                for (row, mask) in block.chunks_exact_mut(keys).zip(mask.chunks_exact(keys)) {
-                    row.iter_mut().for_each(|score| *score *= scale);
-                    if let Some(cap) = of.cap {
-                        simd::soft_cap(row, cap);
-                    }
-                    simd::add(row, mask);
-                    let part = 1.0 / simd::numerators(row);
-                    row.iter_mut().for_each(|weight| *weight *= part);
-                }
-            });
-        });
-    };
-    in_place(&scores.contiguous()?, &mask.contiguous()?, weigh)
+    let (keys, scale) = (mask.dim(1)?, of.scale as f32);
+    let weigh = |scores: &mut [f32], mask: &[f32]| kernels::weigh(scores, mask, keys, scale, of.cap);
+    let scores = scores.contiguous()?;
+    scores.inplace_op2(&mask.contiguous()?, &Change(weigh))?;
+    Ok(scores)
+}
+
+/// `x + y`, of like shapes.
+pub(super) fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    if !x.device().is_cpu() {
+        return Ok((x + y)?);
+    }
+    changed(&x.contiguous()?, &y.contiguous()?, kernels::add_rows)
 }
 
 /// `silu(gate) * up`.
@@ -107,23 +94,36 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if !gate.device().is_cpu() {
         return Ok((gate.silu()? * up)?);
     }
-    let multiply = |gate: &mut [f32], up: &[f32]| {
-        let tasks = gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14));
-        tasks.for_each(|(gate, up)| {
-            simd::in_widest!(simd::silu_mul(gate, up));
-        });
-    };
-    in_place(&gate.contiguous()?, &up.contiguous()?, multiply)
+    changed(&gate.contiguous()?, &up.contiguous()?, kernels::silu_mul)
 }
 
 /// What `change` makes of a copy of the first, given the second.
-fn in_place(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
-    Ok(x.apply_op2_no_bwd(other, &InPlace(change))?)
+fn changed(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
+    Ok(x.apply_op2_no_bwd(other, &Change(change))?)
 }
 
-struct InPlace<F>(F);
+/// Changes the first tensor, given the second.
+struct Change<F>(F);
 
-impl<F: Fn(&mut [f32], &[f32])> CustomOp2 for InPlace<F> {
+impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
+    fn name(&self) -> &'static str {
+        "fused"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &mut CpuStorage,
+        of_x: &Layout,
+        other: &CpuStorage,
+        of_other: &Layout,
+    ) -> candle_core::Result<()> {
+        let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("numbers that are not f32")) };
+        (self.0)(&mut values[extent(of_x)?], numbers(other, of_other)?);
+        Ok(())
+    }
+}
+
+impl<F: Fn(&mut [f32], &[f32])> CustomOp2 for Change<F> {
     fn name(&self) -> &'static str {
         "fused"
     }
@@ -160,24 +160,17 @@ impl CustomOp3 for Rotate {
         let (_, heads, head_dim) = of_x.shape().dims3()?;
         let (x, cos, sin) = (numbers(x, of_x)?, numbers(cos, of_cos)?, numbers(sin, of_sin)?);
         let mut out = vec![0.0; x.len()];
-        let (wide, half) = (heads * head_dim, head_dim / 2);
-        let tasks = out.par_chunks_mut(ROWS * wide).zip(x.par_chunks(ROWS * wide));
-        tasks.zip(cos.par_chunks(ROWS * half).zip(sin.par_chunks(ROWS * half))).for_each(|((out, x), (cos, sin))| {
-            simd::in_widest!({
-                let rows = out.chunks_exact_mut(wide).zip(x.chunks_exact(wide));
-                for ((out, x), (cos, sin)) in rows.zip(cos.chunks_exact(half).zip(sin.chunks_exact(half))) {
-                    for (out, x) in out.chunks_exact_mut(head_dim).zip(x.chunks_exact(head_dim)) {
-                        simd::rotate(x, cos, sin, 1.0, out);
-                    }
-                }
-            });
-        });
+        kernels::rotate_rows(x, heads, head_dim, [cos, sin], &mut out);
         Ok((CpuStorage::F32(out), of_x.shape().clone()))
     }
 }
 
 /// The numbers of a tensor without gaps.
 fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
+    Ok(&storage.as_slice::<f32>()?[extent(layout)?])
+}
+
+fn extent(layout: &Layout) -> candle_core::Result<Range<usize>> {
     let (first, end) = layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("numbers with gaps"))?;
-    Ok(&storage.as_slice::<f32>()?[first..end])
+    Ok(first..end)
 }

@@ -33,6 +33,8 @@ fn fused_operations_are_the_plain_ones() {
     assert!(apart(&turned[0], &turned[1]) < 1e-6);
     let gated = [&x, &plain(&x)].map(|x| ops::gated(x, &x.cos().unwrap(), Activation::Silu).unwrap());
     assert!(apart(&gated[0], &gated[1]) < 1e-6);
+    let added = [&x, &plain(&x)].map(|x| ops::sum(x, &x.cos().unwrap()).unwrap());
+    assert!(apart(&added[0], &added[1]) == 0.0);
     let sums = [&x, &plain(&x)].map(|x| ops::softmax(x).unwrap());
     assert!(apart(&sums[0], &sums[1]) < 1e-6);
     let causal: Vec<f32> = (0..49).map(|i| if i % 7 <= i / 7 { 0.0 } else { f32::NEG_INFINITY }).collect();

@@ -1,13 +1,12 @@
 //! Final norm, output projection and log-softmax on a device, only on the rows that are scored.
 
 use candle_core::{D, DType, Tensor};
-use rayon::prelude::*;
+use ghostlab_kernels::forward::denominators;
 
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::ops;
 use crate::error::Result;
-use crate::linalg::simd;
 use crate::model::batch::{Prediction, ScoredRow};
 use crate::model::decoding;
 
@@ -119,14 +118,8 @@ fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, V
 
 /// The same in this machine's memory, in one pass.
 fn scored_here(logits: &[f32], vocab: usize, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
-    let of_row_of = |row: &[f32]| {
-        simd::in_widest!({
-            let greatest = simd::max(row);
-            let likeliest = row.iter().position(|&logit| logit == greatest).map_or(f32::MAX, |token| token as f32);
-            (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
-        })
-    };
-    let (denominators, likeliest): (Vec<f32>, Vec<f32>) = logits.par_chunks(vocab).map(of_row_of).unzip();
+    let (denominators, likeliest) = denominators(logits, vocab);
+    let likeliest = likeliest.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
     let of_target = of_row.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));
     let values = of_target.map(|(row, token)| logits[row * vocab + token] - denominators[row]).collect();
     Ok((values, likeliest))

@@ -53,6 +53,11 @@ pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
+/// `x + y`, of like shapes: the residual stream and a branch.
+pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    if fused::may_be(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
+}
+
 /// `x·W` in f32, rounded to `x`'s type: an operator of the residual stream.
 ///
 /// # Shapes
@@ -143,28 +148,29 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
     let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
     let scores = product(&queries, &keys?.t()?)?.reshape((blocks, shared, group, q, k))?;
-    let weights = weights(&scores, mask, of)?;
+    let weights = weights(scores, mask, of)?;
     let out = product(&weights.reshape((blocks, shared, group * q, k))?, &values?)?;
     let out = out.reshape((blocks, shared, group, q, head_dim))?.permute((0, 3, 1, 2, 4))?;
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
 }
 
-/// What each query takes of each value, rounded to the scores' type.
+/// What each query takes of each value, rounded to the scores' type; nobody else holds the scores.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]`; result `[.., q, k]`.
-fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+fn weights(scores: Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if cuda::may_be(&[scores, mask]) {
-        return cuda::weights(scores, mask, of);
+    if cuda::may_be(&[&scores, mask]) {
+        return cuda::weights(&scores, mask, of);
     }
-    let wide = wide(scores)?;
-    let weights = if fused::may_be(&[&wide, mask]) {
-        fused::weights(&wide, mask, of)?
+    let dtype = scores.dtype();
+    let scores = if dtype.size_in_bytes() < 4 { wide(&scores)? } else { scores };
+    let weights = if fused::may_be(&[&scores, mask]) {
+        fused::weights(scores, mask, of)?
     } else {
-        softmax(&capped((wide * of.scale)?, of.cap)?.broadcast_add(mask)?)?
+        softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?)?
     };
-    Ok(weights.to_dtype(scores.dtype())?)
+    Ok(weights.to_dtype(dtype)?)
 }
 
 /// What stands between an MLP's projections.

@@ -1,0 +1,87 @@
+//! Operations on the rows of whole tensors, by all threads: for an engine whose products are another's.
+
+use rayon::prelude::*;
+
+use super::Norm;
+use crate::linalg::simd;
+
+/// Rows of a task.
+const ROWS: usize = 32;
+/// Numbers of a task, where rows make no difference.
+const NUMBERS: usize = 1 << 14;
+
+/// `x ← norm(x)`
+///
+/// # Shapes
+/// `x [rows, C]`.
+pub fn norm_rows(x: &mut [f32], norm: Norm<'_>) {
+    x.par_chunks_mut(ROWS * norm.weight.len().max(1)).for_each(|rows| super::norm(rows, norm));
+}
+
+/// The rotary embedding of all channels of each head.
+///
+/// # Shapes
+/// `x`, `out [tokens, heads·D]`, `cos`, `sin [tokens, D/2]`.
+pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]; 2], out: &mut [f32]) {
+    let (wide, half) = (heads * head_dim, head_dim / 2);
+    let tasks = out.par_chunks_mut(ROWS * wide).zip(x.par_chunks(ROWS * wide));
+    tasks.zip(cos.par_chunks(ROWS * half).zip(sin.par_chunks(ROWS * half))).for_each(|((out, x), (cos, sin))| {
+        simd::in_widest!({
+            let rows = out.chunks_exact_mut(wide).zip(x.chunks_exact(wide));
+            for ((out, x), (cos, sin)) in rows.zip(cos.chunks_exact(half).zip(sin.chunks_exact(half))) {
+                for (out, x) in out.chunks_exact_mut(head_dim).zip(x.chunks_exact(head_dim)) {
+                    simd::rotate(x, cos, sin, 1.0, out);
+                }
+            }
+        });
+    });
+}
+
+/// What each query takes of each value, in the place of its scores: the softmax of these, scaled, capped and masked.
+///
+/// # Shapes
+/// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞.
+pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Option<f32>) {
+    // As many rows as the mask has, so that a task knows its place there.
+    scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {
+        simd::in_widest!({
+            for (row, mask) in block.chunks_exact_mut(keys.max(1)).zip(mask.chunks_exact(keys.max(1))) {
+                row.iter_mut().for_each(|score| *score *= scale);
+                if let Some(cap) = cap {
+                    simd::soft_cap(row, cap);
+                }
+                simd::add(row, mask);
+                let part = 1.0 / simd::numerators(row);
+                row.iter_mut().for_each(|weight| *weight *= part);
+            }
+        });
+    });
+}
+
+/// `x ← x + y`
+pub fn add_rows(x: &mut [f32], y: &[f32]) {
+    x.par_chunks_mut(NUMBERS).zip(y.par_chunks(NUMBERS)).for_each(|(x, y)| super::add(x, y));
+}
+
+/// `gate ← silu(gate) * up`
+pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
+    gate.par_chunks_mut(NUMBERS).zip(up.par_chunks(NUMBERS)).for_each(|(gate, up)| {
+        simd::in_widest!(simd::silu_mul(gate, up));
+    });
+}
+
+/// Of each row of logits the logarithm of its softmax's denominator, and the likeliest token, the lowest of equal ones; none where a
+/// logit is no number.
+///
+/// # Shapes
+/// `logits [rows, vocab]`; one of each for a row.
+pub fn denominators(logits: &[f32], vocab: usize) -> (Vec<f32>, Vec<Option<usize>>) {
+    let of = |row: &[f32]| {
+        simd::in_widest!({
+            let greatest = simd::max(row);
+            let likeliest = row.iter().position(|&logit| logit == greatest);
+            (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
+        })
+    };
+    logits.par_chunks(vocab).map(of).unzip()
+}
