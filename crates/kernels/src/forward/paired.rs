@@ -36,10 +36,10 @@ impl LaidSegment {
         };
         let key = |row: usize| &keys[row * strides[0]..][..head_dim];
         let value = |row: usize| &values[row * strides[1]..][..head_dim];
-        for row in 0..rows {
-            Bf16::lay(key(row), row % LANES, &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES]);
-        }
         simd::in_widest!({
+            for row in 0..rows {
+                Bf16::lay(key(row), row % LANES, &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES]);
+            }
             for row in (0..rows).step_by(2) {
                 for (panel, first) in (0..head_dim).step_by(LANES).enumerate() {
                     let columns = first..head_dim.min(first + LANES);
@@ -218,11 +218,13 @@ pub(super) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, 
                 of.sum(kv, (&scores, stride), (&mut sums, wide), adds, &mut words);
             }
             profile::stop(started, 1);
-            for ((row, sums), part) in out.chunks_exact_mut(q_width).zip(sums.chunks_exact(wide)).zip(parts) {
-                let scale = 1.0 / part;
-                let row = &mut row[head * head_dim..(head + 1) * head_dim];
-                row.iter_mut().zip(sums).for_each(|(x, sum)| *x = sum * scale);
-            }
+            simd::in_widest!({
+                for ((row, sums), part) in out.chunks_exact_mut(q_width).zip(sums.chunks_exact(wide)).zip(parts) {
+                    let scale = 1.0 / part;
+                    let row = &mut row[head * head_dim..(head + 1) * head_dim];
+                    row.iter_mut().zip(sums).for_each(|(x, sum)| *x = sum * scale);
+                }
+            });
         }
     });
     out

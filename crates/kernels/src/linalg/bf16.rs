@@ -51,7 +51,12 @@ impl Kind for Bf16 {
     fn rows(x: MatrixView<'_, f32>) -> PairedRows {
         let width = Self::depth(x.width());
         let mut words = Vec::with_capacity(x.height() * width); // [rows, inner / 2]
-        simd::in_widest!((0..x.height()).for_each(|row| push_pairs(x.row(row), &mut words)));
+        // A loop, as what is given to an iterator's own one is not compiled for the widest instructions.
+        simd::in_widest!({
+            for row in 0..x.height() {
+                push_pairs(x.row(row), &mut words);
+            }
+        });
         PairedRows { words, width }
     }
 
