@@ -28,6 +28,10 @@ pub struct Estimate {
 /// grids of tiny backbones.
 const PROGRAM: u64 = 92 << 20;
 
+/// What it takes beyond that where there is room: 30 runs on a small backbone held 128 to 160 MB in all (2026-11-27), 50 or 57 MB of
+/// them pages of the program's file, by how the system keeps that.
+const AND_MORE: u64 = 30 << 20;
+
 /// An operator that stands for one that is not known yet, unlike the others: equal programs would count once.
 pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
@@ -210,8 +214,8 @@ fn of_backbone(
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
         let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.full.is_some() { 2 * weights } else { weights };
-        total.memory =
-            PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
+        let least = PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
+        total.memory = (least + AND_MORE).min(memory.max(least));
     }
     Ok(total)
 }
