@@ -58,8 +58,9 @@ pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Opt
     });
 }
 
-/// `x ← x + y`
+/// `x ← x + y`; others than of like lengths panic.
 pub fn add_rows(x: &mut [f32], y: &[f32]) {
+    assert!(x.len() == y.len(), "a sum of unlike shapes");
     x.par_chunks_mut(NUMBERS).zip(y.par_chunks(NUMBERS)).for_each(|(x, y)| super::add(x, y));
 }
 
