@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use ghostlab_core::error::Result;
 use ghostlab_core::model::architecture::Activation;
 use ghostlab_core::model::candle::ops;
-use ghostlab_core::model::{Batch, Engine, FloatType, Program, ScoredRow, Trie};
+use ghostlab_core::model::{Batch, DeviceName, Engine, FloatType, Program, ScoredRow, Trie};
 
 fn some(seed: usize, shape: (usize, usize)) -> Tensor {
     let values = (0..shape.0 * shape.1).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect();
@@ -115,9 +115,9 @@ fn batch(vocab: usize) -> Batch {
     batch
 }
 
-fn log_probabilities(engine: &dyn Engine) -> Vec<f64> {
+fn log_probabilities(engine: &dyn Engine, batch: Batch) -> Vec<f64> {
     let trie = Trie::scoring(&[Program::dense(engine.config().layers), Program::pruned(4, &[1, 2], |_| None)]);
-    let batches = [batch(engine.config().vocab)];
+    let batches = [batch];
     let outputs = engine.score(&trie, &batches, &mut vec![0.0; trie.len()]).unwrap();
     outputs.into_iter().flatten().flatten().flatten().map(|of| f64::from(of.log_probability)).collect()
 }
@@ -128,13 +128,54 @@ fn layers_that_are_read_when_they_are_needed_are_the_layers_that_stay() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let folder = fixture("arch").join(name);
         for dtype in FloatType::ALL {
-            let expected = log_probabilities(&*candle(&folder, device, dtype, None));
+            let whole = candle(&folder, device, dtype, None);
+            let batch = || batch(whole.config().vocab);
+            let expected = log_probabilities(&*whole, batch());
             let bounded = candle(&folder, device, dtype, Some(0));
             // Threads race in some rounds and not in others.
             for round in 0..10 {
-                let error = relative_error(&log_probabilities(&*bounded), &expected);
+                let error = relative_error(&log_probabilities(&*bounded, batch()), &expected);
                 assert!(error < 1e-6, "{name} {dtype:?}, round {round}: {error:e}");
             }
+        }
+    }
+}
+
+/// Windows that are longer and shorter than what a kernel takes at a time, and contexts that several segments continue.
+fn windows_and_trees(vocab: usize) -> Batch {
+    let ids =
+        |seed: usize, count: usize| (0..count).map(|i| ((seed * 7919 + i * 31) % vocab) as u32).collect::<Vec<_>>();
+    let windows = [ids(1, 250), ids(2, 70), ids(3, 70), ids(4, 1)];
+    let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
+    for context in [90, 40] {
+        let parent = Some(batch.segments.len());
+        batch.push(&ids(context, context), None);
+        for seed in 0..5 {
+            batch.push(&ids(seed, 3 + 17 * seed), parent);
+        }
+    }
+    batch.targets = (0..batch.tokens()).map(|row| ScoredRow { row, token: (row % vocab) as u32 }).collect();
+    batch
+}
+
+#[test]
+fn rows_of_windows_and_trees_see_on_a_gpu_what_they_see_on_a_processor() {
+    let Some(device) = gpu() else { return };
+    for name in ["llama-gqa", "llama3-rope", "mistral", "olmo2", "qwen2", "qwen3"] {
+        let folder = fixture("arch").join(name);
+        let of = |device, dtype| {
+            let engine = candle(&folder, device, dtype, None);
+            log_probabilities(&*engine, windows_and_trees(engine.config().vocab))
+        };
+        let exact = of(DeviceName::Cpu, FloatType::F32);
+        for dtype in FloatType::ALL {
+            let error = relative_error(&of(device, dtype), &exact);
+            // In half precision roundings fall otherwise, and are as large.
+            let most = match dtype {
+                FloatType::F32 => 1e-6,
+                half => 1.5 * relative_error(&of(DeviceName::Cpu, half), &exact),
+            };
+            assert!(error < most, "{name} {dtype:?}: {error:e}, {most:e} at most");
         }
     }
 }

@@ -23,9 +23,17 @@ pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> R
     if table.half == 0 || rows.is_empty() {
         return Ok(None);
     }
-    let of = |part: fn(&RotaryTable, usize) -> &[f32]| {
+    let longest = rows.iter().max().map_or(0, |last| last + 1);
+    // Where many rows have the same positions, a device is given each once.
+    let once = !device.is_cpu() && longest < rows.len();
+    let all: Vec<usize> = if once { (0..longest).collect() } else { Vec::new() };
+    let places =
+        once.then(|| Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<_>>(), device)).transpose()?;
+    let of = |part: fn(&RotaryTable, usize) -> &[f32]| -> Result<Tensor> {
+        let rows = if once { &all } else { rows };
         let values: Vec<f32> = rows.iter().flat_map(|&row| part(table, row)).copied().collect();
-        Tensor::from_vec(values, (rows.len(), table.half), device)
+        let x = Tensor::from_vec(values, (rows.len(), table.half), device)?;
+        Ok(places.as_ref().map_or(Ok(x.clone()), |places| x.index_select(places, 0))?)
     };
     Ok(Some((of(|table, row| table.at(row).0)?, of(|table, row| table.at(row).1)?)))
 }

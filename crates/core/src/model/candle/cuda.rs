@@ -3,18 +3,17 @@
 //!
 //! They are launched on the device's one stream, as candle's are.
 
-use std::sync::OnceLock;
-
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result::gemm_ex, sys};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaView, DevicePtr, DevicePtrMut, DeviceRepr, LaunchConfig, PushKernelArg,
 };
-use candle_core::cuda_backend::cudarc::nvrtc;
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Error, Layout, Shape, Tensor};
 
 pub(super) use self::attend::{Places, Sight, attend, place};
+use self::kernel::kernel;
+pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;
 use crate::error::Result;
 
@@ -63,16 +62,6 @@ fn numbers(x: &Tensor) -> Result<Tensor> {
     Ok(x.to_dtype(DType::F32)?.contiguous()?)
 }
 
-/// The kernels in the form that a driver takes; what the compiler says where it does not take them.
-fn compiled() -> candle_core::Result<&'static str> {
-    static COMPILED: OnceLock<std::result::Result<String, String>> = OnceLock::new();
-    let compile = || match nvrtc::compile_ptx(include_str!("kernels.cu")) {
-        Ok(ptx) => Ok(ptx.to_src()),
-        Err(error) => Err(format!("the kernels for CUDA do not compile: {error:?}")),
-    };
-    COMPILED.get_or_init(compile).as_deref().map_err(Error::msg)
-}
-
 /// A type of numbers as the kernels' names have it.
 trait Number: CudaDType + DeviceRepr {
     const NAME: &'static str;
@@ -108,19 +97,21 @@ macro_rules! by_type {
 
 /// Launches a kernel with so many blocks of threads; without blocks there is nothing to compute.
 macro_rules! launch {
-    ($device:expr, $name:expr, $blocks:expr, $threads:expr, $($argument:expr),+) => {
+    ($kernel:expr, $blocks:expr, $threads:expr, $($argument:expr),+) => {
         if $blocks > 0 {
-            let function = $device.get_or_load_custom_func($name, "ghostlab", compiled()?)?;
+            let kernel = $kernel?;
             let [grid_dim, block_dim] = [$blocks, $threads].map(|count| (count as u32, 1, 1));
             let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
             // SAFETY: the kernel has such arguments; `out` has as many numbers as it writes, the others as it reads.
-            unsafe { function.builder()$(.arg($argument))+.launch(config) }.w()?;
+            unsafe { kernel.stream.launch_builder(&kernel.function)$(.arg($argument))+.launch(config) }.w()?;
         }
     };
 }
 
-// Behind the macros, which it uses.
+// Behind the macros, which they use.
 mod attend;
+mod kernel;
+mod prefill;
 
 /// Numbers of a tensor without gaps on a device.
 struct On<'a>(&'a CudaStorage, &'a Layout);
@@ -234,8 +225,7 @@ impl Of2 for Norm {
         let (width, out) = (x.width(), x.room::<T>(x.count())?);
         let threads = if width > THREADS { THREADS } else { WARP };
         launch!(
-            x.0.device(),
-            &format!("rms_norm_{}", T::NAME),
+            kernel(x.0.device(), &format!("rms_norm_{}", T::NAME)),
             x.count() / width.max(1),
             threads,
             &x.view::<T>()?,
@@ -257,8 +247,7 @@ impl Of3 for Rotate {
         let ((_, heads, width), out) = (x.1.shape().dims3()?, x.room::<T>(x.count())?);
         let count = x.count() / 2;
         launch!(
-            x.0.device(),
-            &format!("rotate_{}", T::NAME),
+            kernel(x.0.device(), &format!("rotate_{}", T::NAME)),
             count.div_ceil(THREADS),
             THREADS,
             &x.view::<T>()?,
@@ -282,8 +271,7 @@ impl Of2 for Weights {
         let (queries, keys) = mask.1.shape().dims2()?;
         let (rows, out) = (scores.count() / keys.max(1), scores.room::<T>(scores.count())?);
         launch!(
-            scores.0.device(),
-            &format!("weights_{}", T::NAME),
+            kernel(scores.0.device(), &format!("weights_{}", T::NAME)),
             rows.div_ceil(THREADS / WARP),
             THREADS,
             &scores.view::<T>()?,
@@ -307,8 +295,7 @@ impl Of2 for SiluMul {
     fn run<T: Number>(&self, gate: &On<'_>, up: &On<'_>) -> Done {
         let out = gate.room::<T>(gate.count())?;
         launch!(
-            gate.0.device(),
-            &format!("silu_mul_{}", T::NAME),
+            kernel(gate.0.device(), &format!("silu_mul_{}", T::NAME)),
             gate.count().div_ceil(THREADS),
             THREADS,
             &gate.view::<T>()?,
@@ -337,8 +324,7 @@ impl CustomOp1 for HeadRows {
         let mut out = logits.room::<f32>(2 * rows)?;
         let (mut denominators, mut likeliest) = out.split_at_mut(rows);
         launch!(
-            logits.0.device(),
-            "head_rows",
+            kernel(logits.0.device(), "head_rows"),
             rows,
             1024,
             &logits.view::<f32>()?,

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::device::{DeviceName, FloatType};
 use super::half::End;
 use super::head::Ends;
-use super::layout::{Layout, Piece, Seen};
+use super::layout::{Layout, Piece, Placing, Seen};
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory};
 use super::notes::Notes;
 use super::operators::Operators;
@@ -162,7 +162,9 @@ impl CandleEngine {
         if rows < batch.tokens() {
             return Ok(Arc::new(Layout::of_rows(rows, tokens)));
         }
-        Layout::new(batch, tokens, most_scores, &self.windows, &self.rotaries, &self.device).map(Arc::new)
+        let (windows, rotaries, head_dim) = (&self.windows, &self.rotaries, self.config.head_dim);
+        Layout::new(batch, tokens, Placing { most_scores, windows, rotaries, head_dim, device: &self.device })
+            .map(Arc::new)
     }
 
     fn stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {

@@ -10,6 +10,8 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
+#[cfg(feature = "cuda")]
+use super::cuda::{self, PieceSight};
 use super::ops;
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
@@ -32,9 +34,18 @@ pub(super) struct Piece {
     /// Cosines and sines of each row by each of the backbone's rotary embeddings, `[rows, R/2]`; none of those that no layer
     /// has, and of one that turns nothing.
     pub(super) turned: Vec<Option<(Tensor, Tensor)>>,
-    pub(super) groups: Vec<Group>,
+    blocks: Blocks,
+    /// In place of blocks, where a kernel attends.
+    #[cfg(feature = "cuda")]
+    sight: Option<PieceSight>,
+}
+
+/// The blocks of a piece.
+#[derive(Default)]
+struct Blocks {
+    groups: Vec<Group>,
     /// For each block, in the order of its queries, its group and its place there.
-    pub(super) order: Vec<(usize, usize)>,
+    order: Vec<(usize, usize)>,
 }
 
 /// Blocks of the same shape and mask.
@@ -76,24 +87,30 @@ struct Block {
     keys: Range<usize>,
 }
 
+/// What of an engine the layout of a batch depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Placing<'a> {
+    /// Bounds the blocks of a group times the scores of one.
+    pub(super) most_scores: usize,
+    /// Those of the backbone's layers.
+    pub(super) windows: &'a [Option<usize>],
+    pub(super) rotaries: &'a Rotaries,
+    /// Channels of a head.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a kernel asks, and this build has none"))]
+    pub(super) head_dim: usize,
+    pub(super) device: &'a Device,
+}
+
 impl Layout {
-    /// `most_scores` bounds the blocks of a group times the scores of one; `windows` are those of the backbone's layers.
-    pub(super) fn new(
-        batch: &Batch,
-        piece_tokens: usize,
-        most_scores: usize,
-        windows: &[Option<usize>],
-        rotaries: &Rotaries,
-        device: &Device,
-    ) -> Result<Self> {
-        let trees = trees(batch);
+    pub(super) fn new(batch: &Batch, piece_tokens: usize, of: Placing<'_>) -> Result<Self> {
+        let (trees, seen) = (trees(batch), seen(batch));
         let mut pieces = Vec::new();
         let mut first = 0;
         while first < trees.len() {
             let start = trees[first].start;
             let fitting = trees[first..].iter().take_while(|tree| tree.end - start <= piece_tokens).count();
             let last = first + fitting.max(1);
-            pieces.push(Piece::new(batch, &trees[first..last], most_scores, windows, rotaries, device)?);
+            pieces.push(Piece::new(batch, &trees[first..last], &seen, of)?);
             first = last;
         }
         Ok(Self { pieces, piece_tokens })
@@ -104,63 +121,71 @@ impl Layout {
         let of = |start: usize| Piece {
             rows: start..rows.min(start + piece_tokens),
             turned: Vec::new(),
-            groups: Vec::new(),
-            order: Vec::new(),
+            blocks: Blocks::default(),
+            #[cfg(feature = "cuda")]
+            sight: None,
         };
         Self { pieces: (0..rows).step_by(piece_tokens.max(1)).map(of).collect(), piece_tokens }
     }
 }
 
 impl Piece {
-    fn new(
-        batch: &Batch,
-        trees: &[Range<usize>],
-        most_scores: usize,
-        windows: &[Option<usize>],
-        rotaries: &Rotaries,
-        device: &Device,
-    ) -> Result<Self> {
+    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[Sight], of: Placing<'_>) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
-        let seen = seen(batch);
-        let mut by_shape: BTreeMap<Shape, Vec<Vec<usize>>> = BTreeMap::new();
-        let blocks = blocks(trees);
-        for (index, block) in blocks.iter().enumerate() {
-            let of_query = |row: usize| {
-                let (prefix, own) = &seen[row];
-                let first = block.keys.start;
-                // A row without a prefix has it nowhere.
-                let prefix = if prefix.is_empty() { 0..0 } else { prefix.start - first..prefix.end - first };
-                (prefix.start, prefix.end, own.start - first, own.end - first)
-            };
-            let shape = (block.keys.len(), block.queries.clone().map(of_query).collect());
-            let most = (most_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
-            let groups = by_shape.entry(shape).or_default();
-            match groups.last_mut() {
-                Some(group) if group.len() < most => group.push(index),
-                _ => groups.push(vec![index]),
-            }
-        }
-        let mut order = vec![(0, 0); blocks.len()];
-        let mut groups = Vec::new();
-        for ((keys, queries), members) in by_shape {
-            let masks = windows.iter().map(|&window| Ok((window, mask(&queries, keys, window, device)?)));
-            let masks = masks.collect::<Result<Masks>>()?;
-            for members in members {
-                members.iter().enumerate().for_each(|(place, &block)| order[block] = (groups.len(), place));
-                let of = |range: fn(&Block) -> &Range<usize>| {
-                    let ranges = members.iter().map(|&block| range(&blocks[block]));
-                    Rows::new(ranges.map(|of| of.start - rows.start..of.end - rows.start).collect(), device)
-                };
-                let (queries, keys) = (of(|block| &block.queries)?, of(|block| &block.keys)?);
-                groups.push(Group { queries, keys, masks: masks.clone() });
-            }
-        }
-        let turned = rotaries.turned(|rotary| {
+        let turned = of.rotaries.turned(|rotary| {
             let (table, of_rows) = rotary.rows(batch);
-            rope::tensors(&table, &of_rows[rows.clone()], device)
+            rope::tensors(&table, &of_rows[rows.clone()], of.device)
         })?;
-        Ok(Self { rows, turned, groups, order })
+        #[cfg(feature = "cuda")]
+        if let Some(sight) = PieceSight::new(seen, rows.clone(), of.head_dim, of.device)? {
+            return Ok(Self { rows, turned, blocks: Blocks::default(), sight: Some(sight) });
+        }
+        let blocks = grouped(&blocks(trees), seen, &rows, of)?;
+        Ok(Self {
+            rows,
+            turned,
+            blocks,
+            #[cfg(feature = "cuda")]
+            sight: None,
+        })
     }
+}
+
+/// Blocks by their shape and mask.
+fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, of: Placing<'_>) -> Result<Blocks> {
+    let mut by_shape: BTreeMap<Shape, Vec<Vec<usize>>> = BTreeMap::new();
+    for (index, block) in blocks.iter().enumerate() {
+        let of_query = |row: usize| {
+            let (prefix, own) = &seen[row];
+            let first = block.keys.start;
+            // A row without a prefix has it nowhere.
+            let prefix = if prefix.is_empty() { 0..0 } else { prefix.start - first..prefix.end - first };
+            (prefix.start, prefix.end, own.start - first, own.end - first)
+        };
+        let shape = (block.keys.len(), block.queries.clone().map(of_query).collect());
+        let most = (of.most_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
+        let groups = by_shape.entry(shape).or_default();
+        match groups.last_mut() {
+            Some(group) if group.len() < most => group.push(index),
+            _ => groups.push(vec![index]),
+        }
+    }
+    let mut order = vec![(0, 0); blocks.len()];
+    let mut groups = Vec::new();
+    for ((keys, queries), members) in by_shape {
+        let masks = of.windows.iter().map(|&window| Ok((window, mask(&queries, keys, window, of.device)?)));
+        let masks = masks.collect::<Result<Masks>>()?;
+        for members in members {
+            members.iter().enumerate().for_each(|(place, &block)| order[block] = (groups.len(), place));
+            let of_blocks = |range: fn(&Block) -> &Range<usize>| {
+                let ranges = members.iter().map(|&block| range(&blocks[block]));
+                Rows::new(ranges.map(|of| of.start - rows.start..of.end - rows.start).collect(), of.device)
+            };
+            let (queries, keys) = (of_blocks(|block| &block.queries)?, of_blocks(|block| &block.keys)?);
+            groups.push(Group { queries, keys, masks: masks.clone() });
+        }
+    }
+    Ok(Blocks { groups, order })
 }
 
 impl Rows {
@@ -269,111 +294,20 @@ impl Seen for Piece {
         window: Option<usize>,
         scores: ops::Scores,
     ) -> Result<Tensor> {
-        let of_groups = self.groups.iter().map(|group| {
+        #[cfg(feature = "cuda")]
+        if let Some(sight) = &self.sight {
+            return cuda::prefill([queries, keys, values], sight, window, scores);
+        }
+        let of_groups = self.blocks.groups.iter().map(|group| {
             let [keys, values] = [keys, values].map(|x| group.keys.of(x));
             ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(window)?, scores)
         });
         let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
-        let blocks = self.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
+        let blocks = self.blocks.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
         let blocks = blocks.collect::<Result<Vec<_>>>()?;
         Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::config::Config;
-
-    fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
-        let mut batch = Batch::default();
-        for &(length, parent) in segments {
-            batch.push(&vec![0; length], parent);
-        }
-        batch
-    }
-
-    fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
-        let file =
-            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
-        let rotaries = Rotaries::new(&Config::read_file(&file).unwrap());
-        Layout::new(batch, piece_tokens, most_scores, &WINDOWS, &rotaries, &Device::Cpu).unwrap()
-    }
-
-    const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
-
-    /// For each query of the batch, the keys that its block's mask of a window lets it see.
-    fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
-        let mut all = Vec::new();
-        for piece in &layout.pieces {
-            let of_rows = |rows: &Rows| -> Vec<Vec<usize>> {
-                let flat: Vec<u32> = match &rows.index {
-                    Some(index) => index.to_vec1().unwrap(),
-                    None => rows.first.clone().map(|row| row as u32).collect(),
-                };
-                let shown = |of: &[u32]| of.iter().map(|&row| row as usize + piece.rows.start).collect();
-                flat.chunks(rows.first.len()).map(shown).collect()
-            };
-            for &(group, place) in &piece.order {
-                let group = &piece.groups[group];
-                let (queries, keys) = (&of_rows(&group.queries)[place], &of_rows(&group.keys)[place]);
-                let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
-                for (query, mask) in queries.iter().zip(mask) {
-                    assert_eq!(*query, all.len(), "blocks stand in the order of their rows");
-                    all.push(keys.iter().zip(mask).filter(|(_, m)| *m == 0.0).map(|(key, _)| *key).collect());
-                }
-            }
-        }
-        all
-    }
-
-    #[test]
-    fn every_row_sees_its_prefix_and_its_segment_up_to_itself_however_it_is_cut() {
-        let shapes: [&[(usize, Option<usize>)]; 4] = [
-            &[(1, None)],
-            &[(128, None), (128, None), (128, None), (100, None), (300, None), (300, None), (5, None)],
-            &[
-                (70, None),
-                (3, Some(0)),
-                (62, Some(0)),
-                (200, Some(0)),
-                (5, None),
-                (2, Some(4)),
-                (9, Some(4)),
-                (66, None),
-            ],
-            &[(600, None), (4, Some(0)), (4, Some(0)), (600, None), (4, Some(3)), (4, Some(3))],
-        ];
-        for segments in shapes {
-            let batch = batch(segments);
-            let mut expected: Vec<Vec<usize>> = Vec::new();
-            for (index, segment) in batch.segments.iter().enumerate() {
-                expected.extend(segment.clone().map(|row| batch.prefix(index).chain(segment.start..row + 1).collect()));
-            }
-            for piece_tokens in [1, 256, 700, usize::MAX] {
-                for most_scores in [1, usize::MAX] {
-                    let layout = layout(&batch, piece_tokens, most_scores);
-                    for window in WINDOWS {
-                        let last =
-                            |all: &Vec<usize>| all[all.len().saturating_sub(window.unwrap_or(all.len()))..].to_vec();
-                        let expected: Vec<_> = expected.iter().map(last).collect();
-                        assert_eq!(visible(&layout, window), expected, "{segments:?}, window {window:?}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn equal_windows_are_one_operation_and_pieces_keep_to_their_size() {
-        let of_windows = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
-        // The first and the second half of each window.
-        assert_eq!((of_windows.pieces.len(), of_windows.pieces[0].groups.len()), (1, 2));
-        let bounded = layout(&batch(&[(512, None); 8]), usize::MAX, 4 * 256 * 256);
-        assert_eq!(bounded.pieces[0].groups.iter().map(|group| group.queries.blocks).max(), Some(4));
-        let pieces = layout(&batch(&[(512, None); 8]), 1100, usize::MAX);
-        assert_eq!(pieces.pieces.iter().map(|piece| piece.rows.len()).collect::<Vec<_>>(), [1024; 4]);
-        let single = layout(&batch(&[(512, None); 3]), 1, usize::MAX);
-        assert_eq!(single.pieces.len(), 3, "a tree is never cut");
-    }
-}
+mod tests;

@@ -5,16 +5,23 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKernelArg};
 use candle_core::{DType, Device, Error as Failed, Storage, Tensor};
 
-use super::{Done, Number, Of3, On, On3, THREADS, compiled};
+use super::kernel::kernel;
+use super::{Done, Number, Of3, On, On3, THREADS};
 use crate::error::{Error, Result};
 use crate::model::candle::fused::Scores;
 use crate::model::decoding::{BlockId, Placed};
 
-/// Channels of a head that eight threads hold, as the kernels' names have them.
-const WIDTHS: [usize; 4] = [32, 64, 128, 256];
+/// Channels of a head that threads hold together, as the kernels' names have them.
+pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 
 /// Channels that a thread loads at once, at most.
 const LOADED: usize = 8;
+
+/// The place of the width that kernels take for such a head, if they take it.
+pub(super) fn width_of(head_dim: usize) -> Option<usize> {
+    WIDTHS.iter().position(|of| head_dim <= *of).filter(|_| head_dim.is_multiple_of(LOADED))
+}
+
 /// Heads that a block of threads has at most, and how many blocks there should be at least, for all of a GPU to be busy.
 const TOGETHER: usize = 8;
 const LEAST_BLOCKS: usize = 512;
@@ -33,7 +40,7 @@ impl Sight {
     /// None where no kernel attends: on other devices, and for heads of other widths than it knows.
     pub(in crate::model::candle) fn new(runs: &[Placed<'_>], head_dim: usize, device: &Device) -> Result<Option<Self>> {
         let Device::Cuda(device) = device else { return Ok(None) };
-        if head_dim > WIDTHS[WIDTHS.len() - 1] || !head_dim.is_multiple_of(LOADED) {
+        if width_of(head_dim).is_none() {
             return Ok(None);
         }
         let (mut table, mut ends, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
@@ -132,8 +139,7 @@ impl Of3 for Attend<'_> {
         }
         let (device, out) = (queries.0.device(), queries.room::<T>(queries.count())?);
         launch!(
-            device,
-            &format!("keep_{}", T::NAME),
+            kernel(device, &format!("keep_{}", T::NAME)),
             rows,
             THREADS,
             &keys.view::<T>()?,
@@ -145,10 +151,9 @@ impl Of3 for Attend<'_> {
         // Those that share their keys, if there are enough others to be busy with.
         let fits = |of: &usize| (heads / shared).is_multiple_of(*of) && rows * heads / of >= LEAST_BLOCKS;
         let together = [TOGETHER, 4, 2].into_iter().find(fits).unwrap_or(1);
-        let of_width = WIDTHS.into_iter().find(|of| width <= *of).unwrap_or(0);
+        let of_width = width_of(width).map_or(0, |place| WIDTHS[place]);
         launch!(
-            device,
-            &format!("attend_{}_{of_width}", T::NAME),
+            kernel(device, &format!("attend_{}_{of_width}", T::NAME)),
             rows * heads / together,
             THREADS,
             &queries.view::<T>()?,

@@ -1,0 +1,41 @@
+//! Kernels of this program: compiled when one is first needed, by the compiler that the driver's libraries bring.
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::Error;
+use candle_core::cuda_backend::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaStream};
+use candle_core::cuda_backend::cudarc::nvrtc::{self, CompileOptions};
+
+/// What is launched, and where.
+pub(super) struct Kernel {
+    pub(super) function: CudaFunction,
+    pub(super) stream: Arc<CudaStream>,
+}
+
+/// A kernel of `kernels.cu`.
+pub(super) fn kernel(device: &CudaDevice, name: &str) -> candle_core::Result<Kernel> {
+    static COMPILED: OnceLock<Compiled> = OnceLock::new();
+    let compiled = COMPILED.get_or_init(|| compile(include_str!("../kernels.cu"), CompileOptions::default()));
+    loaded(device, name, "ghostlab", compiled)
+}
+
+/// Kernels in the form that a driver takes; what the compiler says where it does not take them.
+pub(super) type Compiled = std::result::Result<String, String>;
+
+pub(super) fn compile(source: &str, options: CompileOptions) -> Compiled {
+    match nvrtc::compile_ptx_with_opts(source, options) {
+        Ok(ptx) => Ok(ptx.to_src()),
+        Err(error) => Err(format!("the kernels for CUDA do not compile: {error:?}")),
+    }
+}
+
+pub(super) fn loaded(
+    device: &CudaDevice,
+    name: &str,
+    module: &str,
+    compiled: &Compiled,
+) -> candle_core::Result<Kernel> {
+    let function = device.get_or_load_custom_func(name, module, compiled.as_deref().map_err(Error::msg)?)?;
+    Ok(Kernel { function: function.into_cuda_function(), stream: device.cuda_stream() })
+}

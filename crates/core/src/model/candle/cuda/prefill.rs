@@ -1,0 +1,123 @@
+//! Attention of the rows of a piece among themselves.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::CudaDevice;
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::cudarc::nvrtc::CompileOptions;
+use candle_core::{Device, Error as Failed, Tensor};
+
+use super::attend::{WIDTHS, width_of};
+use super::kernel::{Compiled, Kernel, compile, loaded};
+use super::{Done, Number, Of3, On, On3, THREADS};
+use crate::error::Result;
+use crate::model::candle::fused::Scores;
+
+/// The oldest devices that have what the kernels take of tensor cores, and what compilers call it.
+const LEAST: ((i32, i32), &str) = ((8, 0), "compute_80");
+/// Queries of a block of threads.
+const QUERIES: usize = 64;
+
+/// A kernel of `prefill.cu`, which is compiled for one width of heads.
+fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<Kernel> {
+    static COMPILED: [OnceLock<Compiled>; WIDTHS.len()] = [const { OnceLock::new() }; WIDTHS.len()];
+    let place = width_of(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
+    let compiled = COMPILED[place].get_or_init(|| {
+        let options = CompileOptions {
+            options: vec![format!("-DWIDTH={}", WIDTHS[place])],
+            arch: Some(LEAST.1),
+            ..CompileOptions::default()
+        };
+        compile(concat!(include_str!("../kernels.cu"), include_str!("../prefill.cu")), options)
+    });
+    let of_width = WIDTHS[place];
+    loaded(device, &format!("{name}_{of_width}"), &format!("ghostlab-prefill-{of_width}"), compiled)
+}
+
+/// What each row of a piece sees, the same in all layers but for their windows.
+pub(in crate::model::candle) struct PieceSight {
+    /// Of each row where its prefix begins and ends, and where its segment begins.
+    table: CudaSlice<u32>,
+    rows: usize,
+}
+
+impl PieceSight {
+    /// `seen` is, of each row of a batch, its prefix, and its segment up to itself; `rows` are those of the piece. None where no
+    /// kernel attends: on other and on old devices, and for heads of other widths than it knows.
+    pub(in crate::model::candle) fn new(
+        seen: &[(Range<usize>, Range<usize>)],
+        rows: Range<usize>,
+        head_dim: usize,
+        device: &Device,
+    ) -> Result<Option<Self>> {
+        let Device::Cuda(device) = device else { return Ok(None) };
+        let capability = device.cuda_stream().context().compute_capability().w()?;
+        if width_of(head_dim).is_none() || capability < LEAST.0 {
+            return Ok(None);
+        }
+        let of_row = |(prefix, own): &(Range<usize>, Range<usize>)| {
+            let [first, end] =
+                if prefix.is_empty() { [0; 2] } else { [prefix.start, prefix.end].map(|at| at - rows.start) };
+            [first, end, own.start - rows.start].map(|at| at as u32)
+        };
+        let table: Vec<u32> = seen[rows.clone()].iter().flat_map(of_row).collect();
+        Ok(Some(Self { table: device.clone_htod(&table)?, rows: rows.len() }))
+    }
+}
+
+/// What each query takes of the values of all rows that it sees.
+///
+/// # Shapes
+/// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`; result `[rows, H·D]`.
+pub(in crate::model::candle) fn prefill(
+    [queries, keys, values]: [&Tensor; 3],
+    sight: &PieceSight,
+    window: Option<usize>,
+    scores: Scores,
+) -> Result<Tensor> {
+    let of = Prefill { sight, window: window.unwrap_or(usize::MAX), scores };
+    let (keys, values) = (keys.contiguous()?, values.contiguous()?);
+    Ok(queries.contiguous()?.apply_op3_no_bwd(&keys, &values, &On3(of))?)
+}
+
+struct Prefill<'a> {
+    sight: &'a PieceSight,
+    window: usize,
+    scores: Scores,
+}
+
+impl Of3 for Prefill<'_> {
+    const NAME: &'static str = "prefill";
+
+    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> Done {
+        let (rows, heads, width) = queries.1.shape().dims3()?;
+        let (_, shared, _) = keys.1.shape().dims3()?;
+        if rows != self.sight.rows {
+            return Err(Failed::msg(format!("attention of {rows} rows that were said to be {}", self.sight.rows)));
+        }
+        let out = queries.room::<T>(queries.count())?;
+        // A warp has 16 queries of half precision, as tensor cores take them.
+        let threads = if T::KIND == f32::KIND { THREADS } else { THREADS / 2 };
+        launch!(
+            kernel(queries.0.device(), &format!("prefill_{}", T::NAME), width),
+            rows.div_ceil(QUERIES) * heads,
+            threads,
+            &queries.view::<T>()?,
+            &keys.view::<T>()?,
+            &values.view::<T>()?,
+            &self.sight.table,
+            &out,
+            &(rows as u32),
+            &(heads as u32),
+            &(shared as u32),
+            &(width as u32),
+            &(self.window.min(u32::MAX as usize) as u32),
+            &(self.scores.scale as f32),
+            &self.scores.cap.unwrap_or(0.0)
+        );
+        Ok((queries.stored(out), (rows, heads * width).into()))
+    }
+}

@@ -1,0 +1,88 @@
+//! What each row sees, however a batch is cut.
+
+use super::*;
+use crate::model::config::Config;
+
+fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
+    let mut batch = Batch::default();
+    for &(length, parent) in segments {
+        batch.push(&vec![0; length], parent);
+    }
+    batch
+}
+
+fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
+    let config = Config::read_file(&file).unwrap();
+    let (rotaries, head_dim) = (Rotaries::new(&config), config.head_dim);
+    let device = &Device::Cpu;
+    let of = Placing { most_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
+    Layout::new(batch, piece_tokens, of).unwrap()
+}
+
+const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
+
+/// For each query of the batch, the keys that its block's mask of a window lets it see.
+fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
+    let mut all = Vec::new();
+    for piece in &layout.pieces {
+        let of_rows = |rows: &Rows| -> Vec<Vec<usize>> {
+            let flat: Vec<u32> = match &rows.index {
+                Some(index) => index.to_vec1().unwrap(),
+                None => rows.first.clone().map(|row| row as u32).collect(),
+            };
+            let shown = |of: &[u32]| of.iter().map(|&row| row as usize + piece.rows.start).collect();
+            flat.chunks(rows.first.len()).map(shown).collect()
+        };
+        for &(group, place) in &piece.blocks.order {
+            let group = &piece.blocks.groups[group];
+            let (queries, keys) = (&of_rows(&group.queries)[place], &of_rows(&group.keys)[place]);
+            let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
+            for (query, mask) in queries.iter().zip(mask) {
+                assert_eq!(*query, all.len(), "blocks stand in the order of their rows");
+                all.push(keys.iter().zip(mask).filter(|(_, m)| *m == 0.0).map(|(key, _)| *key).collect());
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn every_row_sees_its_prefix_and_its_segment_up_to_itself_however_it_is_cut() {
+    let shapes: [&[(usize, Option<usize>)]; 4] = [
+        &[(1, None)],
+        &[(128, None), (128, None), (128, None), (100, None), (300, None), (300, None), (5, None)],
+        &[(70, None), (3, Some(0)), (62, Some(0)), (200, Some(0)), (5, None), (2, Some(4)), (9, Some(4)), (66, None)],
+        &[(600, None), (4, Some(0)), (4, Some(0)), (600, None), (4, Some(3)), (4, Some(3))],
+    ];
+    for segments in shapes {
+        let batch = batch(segments);
+        let mut expected: Vec<Vec<usize>> = Vec::new();
+        for (index, segment) in batch.segments.iter().enumerate() {
+            expected.extend(segment.clone().map(|row| batch.prefix(index).chain(segment.start..row + 1).collect()));
+        }
+        for piece_tokens in [1, 256, 700, usize::MAX] {
+            for most_scores in [1, usize::MAX] {
+                let layout = layout(&batch, piece_tokens, most_scores);
+                for window in WINDOWS {
+                    let last = |all: &Vec<usize>| all[all.len().saturating_sub(window.unwrap_or(all.len()))..].to_vec();
+                    let expected: Vec<_> = expected.iter().map(last).collect();
+                    assert_eq!(visible(&layout, window), expected, "{segments:?}, window {window:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_windows_are_one_operation_and_pieces_keep_to_their_size() {
+    let of_windows = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
+    // The first and the second half of each window.
+    assert_eq!((of_windows.pieces.len(), of_windows.pieces[0].blocks.groups.len()), (1, 2));
+    let bounded = layout(&batch(&[(512, None); 8]), usize::MAX, 4 * 256 * 256);
+    assert_eq!(bounded.pieces[0].blocks.groups.iter().map(|group| group.queries.blocks).max(), Some(4));
+    let pieces = layout(&batch(&[(512, None); 8]), 1100, usize::MAX);
+    assert_eq!(pieces.pieces.iter().map(|piece| piece.rows.len()).collect::<Vec<_>>(), [1024; 4]);
+    let single = layout(&batch(&[(512, None); 3]), 1, usize::MAX);
+    assert_eq!(single.pieces.len(), 3, "a tree is never cut");
+}
