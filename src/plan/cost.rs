@@ -98,12 +98,12 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     let bytes = |tokens: &ghostlab_store::Key, streams: usize| {
         let all = load(state, tokens).map_or(usize::MAX, |load| load.tokens);
         let length = load(state, tokens).map_or(0, |load| load.length);
-        backbone.config.batch_bytes(plan.batch_tokens.max(length).min(all), streams)
+        backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(all), streams)
     };
     let deepest = plan.grid.cells.iter().map(|cell| cell.depth).max().unwrap_or(0);
     let calibrations = backbone.calibrations.iter().map(|of| {
         let Load { tokens, length, .. } = of.load();
-        backbone.config.batch_bytes(plan.batch_tokens.max(length).min(tokens), deepest + 2)
+        backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
     });
     let evaluations = backbone
         .evaluations

@@ -24,22 +24,21 @@ pub struct Plan<'g> {
     pub inputs: Inputs,
     /// In the order of the grid's cells.
     pub backbones: Vec<BackbonePlan>,
-    /// Tokens of a batch: part of the keys of scores, whose last digits depend on it.
-    pub batch_tokens: usize,
 }
 
 impl<'g> Plan<'g> {
-    /// Reads the inputs' hashes and builds all keys.
+    /// Reads the inputs' hashes and builds all keys. Tokens of a batch are a part of those of scores, whose last digits depend on
+    /// it; where none are given each engine has its own.
     ///
     /// # Errors
     /// An input that cannot be read, or an engine that does not run here.
-    pub fn new(grid: &'g Grid, store: &Store, engine: EngineRequest, batch_tokens: usize) -> Result<Self> {
+    pub fn new(grid: &'g Grid, store: &Store, engine: EngineRequest, batch_tokens: Option<usize>) -> Result<Self> {
         let inputs = Inputs::read(grid, store)?;
         let mut names: Vec<&str> = grid.cells.iter().map(|cell| cell.backbone.as_str()).collect();
         names.dedup();
         let planned = names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, engine, batch_tokens));
         let backbones = planned.collect::<Result<_>>()?;
-        Ok(Self { grid, inputs, backbones, batch_tokens })
+        Ok(Self { grid, inputs, backbones })
     }
 
     pub(crate) fn given(&self) -> Given<'_> {
@@ -83,7 +82,7 @@ impl BackbonePlan {
         name: &str,
         inputs: &Inputs,
         engine: EngineRequest,
-        batch_tokens: usize,
+        batch_tokens: Option<usize>,
     ) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
         let weights = grid.backbones[name].weights.as_ref();
@@ -92,6 +91,7 @@ impl BackbonePlan {
         config.notes.extend(rounding_told(&config));
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
+        let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
         let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();

@@ -215,7 +215,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
         Piece { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
     };
     let mut pieces: Vec<Piece<'_>> = shards.iter().zip(&mut drafts).map(piece).collect();
-    let batch = job.run.settings.batch_tokens;
+    let batch = job.backbone.batch_tokens;
     let whole: usize = shards.iter().map(|shard| shard.len() * job.shape.length).sum();
     let mut done = 0;
     let progress = |tokens| {

@@ -251,7 +251,7 @@ impl<'a> Trials<'a> {
     /// All in one trie. Each is stored.
     fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
-        let batch = run.settings.batch_tokens;
+        let batch = backbone.batch_tokens;
         let keys: Vec<_> = removed.iter().map(|set| Arc::new(scores::trial(backbone.keyed(), tokens, set))).collect();
         let program = |key: &Key| {
             let of = keys.iter().zip(removed).find(|(of, _)| of.hash() == key.hash());

@@ -182,7 +182,7 @@ impl CalibrationJob<'_> {
         let ends = if top.is_some() { None } else { Some(last) };
         let request = PassRequest { sites: ends.into_iter().chain([site]).collect(), ..PassRequest::default() };
         let progress = |tokens| self.run.advance(id, tokens);
-        let batch = self.run.settings.batch_tokens;
+        let batch = self.backbone.batch_tokens;
         let mut pieces = [Piece { windows, first_sequence: shard.start, spool: &mut spool }];
         calibrate::run(&*self.engine, &mut pieces, batch, &request, progress)
             .map_err(|error| error.at(self.label.clone()))?;

@@ -134,7 +134,7 @@ pub(super) fn draw(
         notes.extend((asked.is_none()).then(|| format!("{engine} is not on this machine: computed here with what is")));
         let base = request.settings;
         let settings =
-            RunSettings { engine: asked.unwrap_or_default(), batch_tokens: batch.unwrap_or(base.batch_tokens), ..base };
+            RunSettings { engine: asked.unwrap_or_default(), batch_tokens: batch.or(base.batch_tokens), ..base };
         drawn.parts.push(EngineGrid { grid: own, settings, engine });
     }
     drawn

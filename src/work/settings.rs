@@ -14,8 +14,8 @@ pub struct RunSettings {
     pub engine: EngineRequest,
     /// Most bytes of another device's memory; most of what is free there where none is given.
     pub device_memory: Option<u64>,
-    /// Tokens of a batch.
-    pub batch_tokens: usize,
+    /// Tokens of a batch; what suits the engine where none are given.
+    pub batch_tokens: Option<usize>,
     /// Most bytes of activations to spool in one pass. Where all sites that a selection may need are more, a second
     /// pass spools only those that the selections chose.
     pub spool_bytes: u64,
@@ -37,7 +37,7 @@ impl Default for RunSettings {
         Self {
             engine: EngineRequest::default(),
             device_memory: None,
-            batch_tokens: 2048,
+            batch_tokens: None,
             spool_bytes: 32 << 30,
             jobs: 1,
             memory: None,

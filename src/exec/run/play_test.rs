@@ -111,7 +111,7 @@ const ROOT: &str = "/store";
 
 fn settings() -> RunSettings {
     let engine = EngineRequest { device: CPU.device.parse().ok(), ..EngineRequest::default() };
-    RunSettings { engine, batch_tokens: LENGTH, memory: Some(1 << 40), ..RunSettings::default() }
+    RunSettings { engine, batch_tokens: Some(LENGTH), memory: Some(1 << 40), ..RunSettings::default() }
 }
 
 fn config(hidden: usize, heads: [usize; 3], intermediate: usize, vocab: usize) -> Value {
@@ -205,7 +205,7 @@ impl RunState {
     /// A server on which all tokens are stored, and the plan of the grid.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
-        let plan = Plan::new(&self.grid, &store, settings().engine, LENGTH).unwrap();
+        let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
         crate::stage::tokens::tokenise_missing(plan.given(), &plan.backbones, &store, &(), &AtomicBool::new(false))
             .unwrap();
         plan

@@ -101,6 +101,12 @@ impl EngineChoice {
         }
     }
 
+    /// Tokens that are scored together and stored at once, unless it is said otherwise. A device is given more: what it takes to
+    /// launch a layer's operations does not grow with them, and its products become faster.
+    pub fn batch_tokens(self) -> usize {
+        if self.device() == DeviceName::Cpu { 2048 } else { candle::MOST_PIECE }
+    }
+
     /// Loads a backbone: with `weights` bytes of weights in this machine's memory at a time, or `device` bytes of
     /// everything on another device.
     ///

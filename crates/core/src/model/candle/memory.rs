@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::model::config::Config;
 
 /// Tokens that run together where there is room.
-const MOST_PIECE: usize = 8192;
+pub(in crate::model) const MOST_PIECE: usize = 8192;
 /// Below this a device waits for its weights more than it computes.
 const LEAST_PIECE: usize = 1024;
 /// Numbers of an intermediate that grows with the square of something: scores of a group of blocks, logits of some rows.
