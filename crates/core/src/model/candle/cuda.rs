@@ -30,7 +30,7 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
 
 /// As [`super::ops::rotate`], of all channels of a head.
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op3_no_bwd(&numbers(cos)?, &numbers(sin)?, &On3(Rotate))?)
+    of_three(Rotate, [x, &numbers(cos)?, &numbers(sin)?])
 }
 
 /// As [`super::fused::weights`], in the type of the scores.
@@ -185,6 +185,10 @@ trait Of3: Send + Sync {
 }
 
 struct On3<O>(O);
+
+fn of_three<O: Of3>(of: O, [a, b, c]: [&Tensor; 3]) -> Result<Tensor> {
+    Ok(a.contiguous()?.apply_op3_no_bwd(&b.contiguous()?, &c.contiguous()?, &On3(of))?)
+}
 
 impl<O: Of3> CustomOp3 for On3<O> {
     fn name(&self) -> &'static str {

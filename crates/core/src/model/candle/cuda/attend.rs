@@ -6,7 +6,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKer
 use candle_core::{DType, Device, Error as Failed, Storage, Tensor};
 
 use super::kernel::kernel;
-use super::{Done, Number, Of3, On, On3, THREADS};
+use super::{Done, Number, Of3, On, THREADS, of_three};
 use crate::error::{Error, Result};
 use crate::model::candle::fused::Scores;
 use crate::model::decoding::{BlockId, Placed};
@@ -96,17 +96,16 @@ impl Places {
 /// Keeps the keys and values of new rows in their blocks, and attends to all that stands there.
 ///
 /// # Shapes
-/// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`; result `[rows, H·D]`.
+/// `given` are queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn attend(
-    [queries, keys, values]: [&Tensor; 3],
+    given: [&Tensor; 3],
     sight: &Sight,
     places: &Places,
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
     let of = Attend { sight, places, window: window.unwrap_or(usize::MAX), scores };
-    let (keys, values) = (keys.contiguous()?, values.contiguous()?);
-    Ok(queries.contiguous()?.apply_op3_no_bwd(&keys, &values, &On3(of))?)
+    of_three(of, given)
 }
 
 /// Where a tensor without gaps begins on its device; nowhere on another one than CUDA's.

@@ -12,7 +12,7 @@ use candle_core::{Device, Error as Failed, Tensor};
 
 use super::attend::{WIDTHS, width_of};
 use super::kernel::{Compiled, Kernel, compile, loaded};
-use super::{Done, Number, Of3, On, On3, THREADS};
+use super::{Done, Number, Of3, On, THREADS, of_three};
 use crate::error::Result;
 use crate::model::candle::fused::Scores;
 
@@ -71,16 +71,15 @@ impl PieceSight {
 /// What each query takes of the values of all rows that it sees.
 ///
 /// # Shapes
-/// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`; result `[rows, H·D]`.
+/// `given` are queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn prefill(
-    [queries, keys, values]: [&Tensor; 3],
+    given: [&Tensor; 3],
     sight: &PieceSight,
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
     let of = Prefill { sight, window: window.unwrap_or(usize::MAX), scores };
-    let (keys, values) = (keys.contiguous()?, values.contiguous()?);
-    Ok(queries.contiguous()?.apply_op3_no_bwd(&keys, &values, &On3(of))?)
+    of_three(of, given)
 }
 
 struct Prefill<'a> {
