@@ -11,15 +11,17 @@ fn main() {
         let output = Command::new("git").args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
+    let sources = sources();
+    let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--"];
+    status.extend(sources.iter().map(String::as_str));
     let commit = git(&["rev-parse", "HEAD"]).unwrap_or_default();
-    let dirty = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    let dirty = git(&status).is_some_and(|changes| !changes.is_empty());
     println!("cargo::rustc-env=GHOSTLAB_COMMIT={commit}");
     println!("cargo::rustc-env=GHOSTLAB_DIRTY={dirty}");
-    // Whatever changes the answer: another commit, another index, another source.
-    for path in [".git/HEAD", ".git/index", ".git/refs/heads", "src", "Cargo.toml", "Cargo.lock"] {
-        if std::path::Path::new(path).exists() {
-            println!("cargo::rerun-if-changed={path}");
-        }
+    // Whatever changes the answer: another commit, another source. Not git's index, which every look at the tree may write.
+    let of_git = ["HEAD", "refs/heads"].into_iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
+    for path in of_git.chain(sources).filter(|path| Path::new(path).exists()) {
+        println!("cargo::rerun-if-changed={path}");
     }
     // Names of functions are a third of the program, and no message shows them. The profile says `strip` as well: cargo
     // forgets that for a package that has an `opt-level` of its own.
@@ -29,13 +31,23 @@ fn main() {
     embed();
 }
 
+/// What the program is built from.
+fn sources() -> Vec<String> {
+    let crates = std::fs::read_dir("crates").into_iter().flatten().flatten();
+    let of_crates = crates.flat_map(|of| ["src", "Cargo.toml"].map(|name| of.path().join(name).display().to_string()));
+    let mut all =
+        ["src", "build.rs", "Cargo.toml", "Cargo.lock", "experiments", "data/tiny"].map(String::from).to_vec();
+    all.extend(of_crates);
+    all.sort();
+    all
+}
+
 /// A list of the experiments and the data of the profile `tiny` with their bytes (24 MB), and a name for all of it.
 fn embed() {
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let mut files = Vec::new();
     for folder in ["experiments", "data/tiny"] {
         below(&root.join(folder), &mut files);
-        println!("cargo::rerun-if-changed={folder}");
     }
     files.sort();
     let (mut hash, mut list) = (DefaultHasher::new(), String::new());
