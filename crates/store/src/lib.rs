@@ -418,10 +418,11 @@ impl Store {
         if there.is_empty() {
             return Ok(());
         }
-        let others = self.reserved_by_others()?;
+        let hashes = there.iter().map(|key| key.hash());
+        let unused = uses::noted_by_none(&*self.disk, &self.root, &self.others()?, hashes);
         self.uses.while_pinned(|is_pinned| {
-            let mut unused = there.into_iter().filter(|key| !others.contains(key.hash()) && !is_pinned(key.hash()));
-            unused.try_for_each(|key| self.discard(key))
+            let mut gone = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
+            gone.try_for_each(|key| self.discard(key))
         })
     }
 
@@ -432,9 +433,13 @@ impl Store {
 
     /// The same of all living processes but this one.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
+        Ok(uses::of(&*self.disk, &self.root, &self.others()?))
+    }
+
+    /// All living processes but this one.
+    fn others(&self) -> Result<Vec<String>> {
         let own = if self.scratch.is_some() { "" } else { self.worker()?.id() };
-        let others: Vec<String> = self.living().into_iter().filter(|id| id != own).collect();
-        Ok(uses::of(&*self.disk, &self.root, &others))
+        Ok(self.living().into_iter().filter(|id| id != own).collect())
     }
 
     /// The private folders of unfinished objects.

@@ -120,3 +120,24 @@ pub(super) fn of(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet
     let lists = processes.iter().filter_map(|process| disk.read(&file(root, process)).ok());
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }
+
+/// Which of some hashes none of these processes has noted. Their lists are read until no hash is left: each names all that its
+/// grid needs, and of hundreds of workers at one grid the first says enough.
+pub(super) fn noted_by_none<'h>(
+    disk: &dyn Disk,
+    root: &Path,
+    processes: &[String],
+    hashes: impl IntoIterator<Item = &'h str>,
+) -> BTreeSet<&'h str> {
+    let mut left: BTreeSet<&str> = hashes.into_iter().collect();
+    for process in processes {
+        if left.is_empty() {
+            break;
+        }
+        let list = disk.read(&file(root, process)).unwrap_or_default();
+        for hash in String::from_utf8_lossy(&list).lines() {
+            left.remove(hash);
+        }
+    }
+    left
+}
