@@ -118,12 +118,6 @@ pub(super) fn draw(
     cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
     cut.evaluate.latency.clear();
     found(&mut cut, recorded, finder, &mut drawn.inputs);
-    let batch = recorded.numbers.measured.values().flat_map(BTreeMap::values).flatten().find_map(|of| match of {
-        MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
-            Some(*batch)
-        }
-        _ => None,
-    });
     let engines: BTreeSet<ComputeId> = cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
     for engine in engines {
         let mut own = cut.clone();
@@ -133,11 +127,23 @@ pub(super) fn draw(
         let asked = asked(&engine, &own, &backbone);
         notes.extend((asked.is_none()).then(|| format!("{engine} is not on this machine: computed here with what is")));
         let base = request.settings;
+        let measured = own.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
+        let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch);
         let settings =
             RunSettings { engine: asked.unwrap_or_default(), batch_tokens: batch.or(base.batch_tokens), ..base };
         drawn.parts.push(EngineGrid { grid: own, settings, engine });
     }
     drawn
+}
+
+/// The tokens of a batch in which something was scored.
+fn batch(of: &MeasureId) -> Option<usize> {
+    match of {
+        MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
+            Some(*batch)
+        }
+        _ => None,
+    }
 }
 
 impl DrawnPart {
