@@ -65,12 +65,23 @@ pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
     Key::new(KIND, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
 }
 
-/// What a training on a text takes: forwards and backwards through what stands after the boundary, taken to be a quarter of
-/// the layers. `pass` is what a token takes through all of them.
+/// What a training on a text takes, through what stands after the boundary, taken to be a quarter of the layers. `pass` is what
+/// a token takes through all of them.
 pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
-    let tokens = text.tokens as f64;
-    let steps = 3.0 * (pass / 4.0 + 2.0 * config.hidden as f64 * config.vocab as f64) * tokens;
+    let head = 2.0 * config.hidden as f64 * config.vocab as f64;
+    let products = (pass / 4.0 + head) * text.tokens as f64;
+    let steps = step_flops(config, products, text, config.layers / 4);
     Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
+}
+
+/// What a number takes that stands between the products of a layer in training, forwards and backwards, in operations of a
+/// product: the plain forms write and read it many times. As nine trainings took at C = 128.
+const NUMBER: f64 = 650.0;
+
+/// Forwards, and backwards twice that, through so many layers whose products forwards are `products`.
+fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64 {
+    let widths = 8 * (config.hidden + config.intermediate) + 6 * config.heads * text.length;
+    3.0 * products + NUMBER * (widths * layers * text.tokens) as f64
 }
 
 /// What it takes to make what all trainings at one boundary read: stream and teacher of a text.
@@ -159,10 +170,10 @@ fn one(
     let mut training = Training::new(&tail, state)?;
     let (steps, length) = (plan.finetune.sequences, plan.finetune.length);
     let label = format!("fine-tune {}", run.grid.cells[variant.cell]);
-    // Forwards, and backwards twice that, through what stands after the boundary.
     let load = Load::windows((steps - training.steps()) * length, length);
     let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
-    let flops = 3.0 * Trie::new(&[program]).flops(&backbone.config, &load).shared;
+    let products = Trie::new(&[program]).flops(&backbone.config, &load).shared;
+    let flops = step_flops(&backbone.config, products, &load, backbone.config.layers - end);
     let id = run.start(job.hold.name(), &label, load.tokens, 0, flops);
     let every = steps.div_ceil(CHECKPOINTS);
     while training.steps() < steps {
