@@ -67,14 +67,10 @@ pub fn key(
     Key::new(KIND, of, operator).named(backbone.name).about(what)
 }
 
-/// What it takes to read all weights for one step of decoding, in rows of a prefill. As measured, 11 to 17 at C = 128, 256 and
-/// 4096.
-const READING: f64 = 12.0;
-
-/// What a sequence's row of a step takes beside that, in rows of a prefill: three of small backbones, whose products of few rows
-/// fill neither tiles nor both cores (measured at C = 128 and 256), one of large ones.
-fn decoded_row(config: &Config) -> f64 {
-    1.0 + (512.0 / config.hidden as f64).min(2.0)
+/// What a step of decoding takes beside its rows, in rows of a prefill: all weights are read, and in small backbones a product of
+/// few rows fills neither tiles nor both cores. By times at C = 128 and 256, and of one and 32 sequences at C = 4096.
+fn beside_rows(config: &Config, sequences: usize) -> f64 {
+    12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
 /// Each variant alone, and all of a comparison anew where one lacks. Who decodes reads the prompt once more. Rounds that go on
@@ -83,8 +79,8 @@ pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let flops = |tokens: usize, length: usize| all.flops(config, &Load::windows(tokens, length)).separate;
     let of = |length: usize| flops(length * prompt.batch, length);
     let decoded = |new: usize| {
-        let beside = READING + (decoded_row(config) - 1.0) * prompt.batch as f64;
-        of(prompt.length + new) + flops((beside * new as f64) as usize, 1)
+        let beside = beside_rows(config, prompt.batch) * new as f64;
+        of(prompt.length + new) + flops(beside as usize, 1)
     };
     let pass = of(prompt.length) + prompt.decode.map_or(0.0, decoded);
     let rounds = passes(1, Rounds::PAPER) as f64 * pass;
