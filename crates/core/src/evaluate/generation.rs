@@ -14,9 +14,10 @@ use crate::model::{Engine, Load, Trie, is_out_of_memory, out_of_memory};
 /// processor, what the chunks gave that are computed together.
 pub const CHUNK: usize = 64;
 
-/// Tokens of chunks that are computed together on another device than the processor, and prompts that run there at a time.
-const DEVICE_TOKENS: usize = 1 << 17;
+/// Prompts that are computed together on another device than the processor, and tokens, which are fewer prompts where these are
+/// long.
 const DEVICE_PROMPTS: usize = 1024;
+const DEVICE_TOKENS: usize = 1 << 18;
 
 /// Prompts as an eval set: a chunk's values are, of each of its prompts, why it ended, how many tokens it got, and these.
 /// [`GenerationEval::read`] reads them.
@@ -26,13 +27,20 @@ pub struct GenerationEval<'a> {
     text: &'a dyn Detokenizer,
     /// Prompts that run at a time at most.
     together: AtomicUsize,
+    /// Tokens that run together on another device.
+    device_tokens: usize,
 }
 
 impl<'a> GenerationEval<'a> {
     /// What `settings` say of the batch is not looked at: chunks that are computed together run together, as far as the cache has
     /// room.
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
-        Self { prompts, settings, text, together: DEVICE_PROMPTS.into() }
+        let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
+        let tokens: usize = prompts.iter().map(|of| eval.size(of)).sum();
+        // Half a chunk more, as chunks are not all alike.
+        let together = tokens * (2 * DEVICE_PROMPTS + CHUNK) / (2 * prompts.len().max(1));
+        eval.device_tokens = together.min(DEVICE_TOKENS);
+        eval
     }
 
     /// The continuations of some prompts. Where the device's memory is full half as many run at a time, here and later: what a
@@ -131,7 +139,7 @@ impl EvalSet for GenerationEval<'_> {
 
     /// Of several chunks on a device that is faster the more sequences there are.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
-        let least = if engine.sums_device().is_some() { DEVICE_TOKENS } else { 0 };
+        let least = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
         engine.pass_tokens(programs).max(least)
     }
 
@@ -208,5 +216,17 @@ mod tests {
             (eval.ran(0, &[&all]), eval.ran(0, &[&all, &all]), eval.ran(0, &[&all[..4]])),
             (Some(5), Some(5), None)
         );
+    }
+
+    #[test]
+    fn as_many_chunks_as_run_at_a_time_are_computed_together_on_a_device_and_fewer_of_long_prompts() {
+        let passes = |length: usize| {
+            let prompts: Vec<Prompt> =
+                (0..40 * CHUNK).map(|at| Prompt { identity: at.to_string(), ids: vec![1; length] }).collect();
+            let eval = GenerationEval::new(&prompts, Settings::greedy(6, 1 << 20), &Letters);
+            eval.device_tokens / eval.tokens(0)
+        };
+        assert_eq!((passes(4), passes(100)), (DEVICE_PROMPTS / CHUNK, DEVICE_PROMPTS / CHUNK));
+        assert_eq!(passes(1018), DEVICE_TOKENS / 1024 / CHUNK);
     }
 }

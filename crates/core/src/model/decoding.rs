@@ -73,7 +73,7 @@ pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
 
 /// What decoding needs of an engine.
 pub(super) trait Cached: Model + Sync {
-    /// Keys and values of all blocks at one step.
+    /// Keys and values of all blocks.
     type Blocks: Default + Send;
     /// What all steps that some runs take together need of these.
     type Shared;
@@ -85,12 +85,18 @@ pub(super) trait Cached: Model + Sync {
     /// Made once for all steps of some runs: their positions, and what follows from these.
     ///
     /// # Errors
-    /// A text so long that its first keys would have turned by other frequencies.
-    fn shared(&self, runs: &[Placed<'_>]) -> Result<Self::Shared>;
+    /// A text so long that its first keys would have turned by other frequencies; a block that is not there.
+    fn shared(&self, runs: &[Placed<'_>], blocks: &Self::Blocks) -> Result<Self::Shared>;
 
     /// # Shapes
     /// `x [tokens, C]`; result the same.
     fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Shared, Self::Blocks>) -> Result<Tensor>;
+
+    /// Makes room for a new block of so many tokens at the steps whose keys and values it will hold: nodes in their order.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    fn make_room(&self, blocks: &mut Self::Blocks, nodes: Vec<usize>, block: BlockId, room: usize) -> Result<()>;
 
     fn forget(blocks: &mut Self::Blocks, block: BlockId);
 
@@ -123,10 +129,10 @@ impl Placed<'_> {
     }
 
     /// What its last row sees: blocks, and how many tokens of each.
-    pub(super) fn chain<'b, B>(&self, blocks: &'b HashMap<BlockId, B>) -> Result<Vec<(&'b B, usize)>> {
+    pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
         let own = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, own)]);
-        let found = chain.map(|(id, tokens)| Some((blocks.get(&id)?, tokens))).collect::<Option<_>>();
+        let found = chain.map(|(id, tokens)| Some((block(id)?, tokens))).collect::<Option<_>>();
         found.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))
     }
 }
@@ -135,8 +141,9 @@ impl Placed<'_> {
 pub(super) struct Past<'a, S, B> {
     pub(super) runs: &'a [Placed<'a>],
     pub(super) shared: &'a S,
-    /// The step's.
     pub(super) blocks: RefCell<&'a mut B>,
+    /// The step's.
+    pub(super) node: usize,
 }
 
 /// The position of each row of some runs.
@@ -148,8 +155,7 @@ pub(super) fn positions(runs: &[Placed<'_>]) -> Vec<usize> {
 pub(super) struct TrieDecoding<'a, M: Cached> {
     model: &'a M,
     trie: &'a Trie,
-    /// Of each node.
-    blocks: Vec<M::Blocks>,
+    blocks: M::Blocks,
     /// Tokens of each block.
     lengths: HashMap<BlockId, usize>,
 }
@@ -179,8 +185,13 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         if let Some(program) = headless {
             return Err(Error::job("a program without a head generates nothing").at(format!("program {program}")));
         }
-        let blocks = (0..trie.len()).map(|_| M::Blocks::default()).collect();
-        Ok(Self { model, trie, blocks, lengths: HashMap::new() })
+        Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new() })
+    }
+
+    /// The steps at which some programs keep keys and values.
+    fn attention(&self, programs: &[usize]) -> Vec<usize> {
+        let nodes: BTreeSet<usize> = programs.iter().flat_map(|&of| self.trie.path(of)).copied().collect();
+        nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
     }
 
     /// Adds the steps that follow a node, each with the runs of its programs.
@@ -220,7 +231,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
             Placed { rows, first: before + self.lengths.get(&run.block).copied().unwrap_or(0), run }
         });
         let placed: Vec<Placed<'_>> = placed.collect();
-        let shared = self.model.shared(&placed)?;
+        let shared = self.model.shared(&placed, &self.blocks)?;
         Ok(Rc::new(Together { placed, runs: members, shared }))
     }
 
@@ -252,6 +263,12 @@ impl<M: Cached> TrieDecoding<'_, M> {
             return Ok(Vec::new());
         }
         let mut outputs: Vec<Vec<Option<T>>> = runs.iter().map(|run| vec![None; run.programs.len()]).collect();
+        for run in runs {
+            if !self.lengths.contains_key(&run.block) {
+                let nodes = self.attention(&run.programs);
+                self.model.make_room(&mut self.blocks, nodes, run.block, run.room)?;
+            }
+        }
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
         let of = self.together(runs, (0..runs.len()).collect())?;
         let root = Ready { node: 0, depth: 0, of, x: self.model.embed(&ids)? };
@@ -274,8 +291,8 @@ impl<M: Cached> TrieDecoding<'_, M> {
                 }
                 continue;
             }
-            let blocks = RefCell::new(&mut self.blocks[taken.node]);
-            taken.x = self.model.step(step, &taken.x, &Past { runs: placed, shared: &taken.of.shared, blocks })?;
+            let (shared, blocks) = (&taken.of.shared, RefCell::new(&mut self.blocks));
+            taken.x = self.model.step(step, &taken.x, &Past { runs: placed, shared, blocks, node: taken.node })?;
             self.branch(&taken, runs, &mut ready)?;
         }
         for run in runs {
@@ -298,13 +315,11 @@ impl<M: Cached> Decoding for TrieDecoding<'_, M> {
 
     fn free(&mut self, block: BlockId) {
         self.lengths.remove(&block);
-        self.blocks.iter_mut().for_each(|blocks| M::forget(blocks, block));
+        M::forget(&mut self.blocks, block);
     }
 
     fn token_bytes(&self, programs: &[usize]) -> u64 {
-        let nodes: BTreeSet<usize> = programs.iter().flat_map(|&of| self.trie.path(of)).copied().collect();
-        let attention = |node: &usize| self.trie.step(*node).is_attention();
-        nodes.into_iter().filter(attention).count() as u64 * self.model.key_value_bytes()
+        self.attention(programs).len() as u64 * self.model.key_value_bytes()
     }
 }
 

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Error, Layout, Shape, Tensor};
 
-pub(super) use self::attend::{Places, Sight, attend, place};
+pub(super) use self::attend::{BlockPlace, Places, Sight, attend, place};
 use self::kernel::kernel;
 pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;

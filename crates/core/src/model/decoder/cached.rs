@@ -14,7 +14,8 @@ use crate::model::rope::Rotary;
 use crate::model::slice::elements;
 use crate::model::trie::Model;
 
-type Blocks = HashMap<BlockId, KeyValues>;
+/// Of each block, of each node that it holds keys and values of.
+type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 
 /// New rows by their positions.
 type PastRows<'a> = Past<'a, Vec<usize>, Blocks>;
@@ -25,14 +26,13 @@ impl Seen for PastRows<'_> {
         let rotated = kernels::rotate(qkv, heads, self.shared, &table);
         let mut blocks = self.blocks.borrow_mut();
         for of in self.runs {
-            let fresh = || KeyValues::with_room(of.run.room, heads.keys * heads.head_dim);
-            let block = blocks.entry(of.run.block).or_insert_with(fresh);
-            kernels::keep(block, &rotated, qkv, heads, of.rows.clone());
+            if let Some(block) = blocks.get_mut(&of.run.block).and_then(|block| block.get_mut(&self.node)) {
+                kernels::keep(block, &rotated, qkv, heads, of.rows.clone());
+            }
         }
-        let seen = self
-            .runs
-            .iter()
-            .map(|of| Ok(SeenRun { rows: of.rows.clone(), first: of.first, blocks: of.chain(&blocks)? }));
+        let block = |id| blocks.get(&id)?.get(&self.node);
+        let seen =
+            self.runs.iter().map(|of| Ok(SeenRun { rows: of.rows.clone(), first: of.first, blocks: of.chain(block)? }));
         let seen: Vec<SeenRun<'_>> = seen.collect::<Result<_>>()?;
         Ok(kernels::attention_over(&rotated, heads, &seen))
     }
@@ -49,12 +49,18 @@ impl Cached for Decoder {
         self.begin(&batch)
     }
 
-    fn shared(&self, runs: &[Placed<'_>]) -> Result<Vec<usize>> {
+    fn shared(&self, runs: &[Placed<'_>], _: &Blocks) -> Result<Vec<usize>> {
         Ok(positions(runs))
     }
 
     fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
         self.step_of(step, past, x)
+    }
+
+    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, room: usize) -> Result<()> {
+        let width = self.config.kv_heads * self.config.head_dim;
+        blocks.insert(block, nodes.into_iter().map(|node| (node, KeyValues::with_room(room, width))).collect());
+        Ok(())
     }
 
     fn forget(blocks: &mut Blocks, block: BlockId) {

@@ -1,5 +1,7 @@
 //! Attention of new rows over blocks of keys and values, of all runs of a step at once.
 
+use std::sync::Arc;
+
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKernelArg};
@@ -26,6 +28,16 @@ pub(super) fn width_of(head_dim: usize) -> Option<usize> {
 const TOGETHER: usize = 8;
 const LEAST_BLOCKS: usize = 512;
 
+/// Where a block's keys and values lie.
+pub(in crate::model::candle) struct BlockPlace {
+    /// The steps that it holds some of.
+    pub(in crate::model::candle) nodes: Arc<[usize]>,
+    /// Where the first step's keys begin.
+    pub(in crate::model::candle) first: u64,
+    /// Bytes of the keys of a step; as many of its values follow, and then the next step's.
+    pub(in crate::model::candle) side: u64,
+}
+
 /// What new rows see, the same at all steps.
 pub(in crate::model::candle) struct Sight {
     /// Of each row its first block, how many of them, its position and its place in the last one; then of each block the position
@@ -34,11 +46,17 @@ pub(in crate::model::candle) struct Sight {
     rows: usize,
     /// The blocks that the table counts.
     blocks: Vec<BlockId>,
+    places: Vec<BlockPlace>,
 }
 
 impl Sight {
     /// None where no kernel attends: on other devices, and for heads of other widths than it knows.
-    pub(in crate::model::candle) fn new(runs: &[Placed<'_>], head_dim: usize, device: &Device) -> Result<Option<Self>> {
+    pub(in crate::model::candle) fn new(
+        runs: &[Placed<'_>],
+        head_dim: usize,
+        device: &Device,
+        place: impl Fn(BlockId) -> Option<BlockPlace>,
+    ) -> Result<Option<Self>> {
         let Device::Cuda(device) = device else { return Ok(None) };
         if width_of(head_dim).is_none() {
             return Ok(None);
@@ -66,8 +84,23 @@ impl Sight {
         }
         let rows = table.len() / 4;
         table.extend(ends);
-        Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks }))
+        let places = blocks.iter().map(|&id| place(id)).collect::<Option<_>>().ok_or_else(not_there)?;
+        Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
     }
+
+    /// Where its blocks begin at a step.
+    pub(in crate::model::candle) fn places(&self, node: usize, device: &Device) -> Result<Places> {
+        let begin = |of: &BlockPlace| {
+            let keys = of.first + 2 * of.nodes.binary_search(&node).ok()? as u64 * of.side;
+            Some([keys, keys + of.side])
+        };
+        let table: Vec<[u64; 2]> = self.places.iter().map(begin).collect::<Option<_>>().ok_or_else(not_there)?;
+        Ok(Places { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, of: self.blocks.clone() })
+    }
+}
+
+fn not_there() -> Error {
+    Error::job("a sequence continues what is not in the cache")
 }
 
 /// Where the blocks of a sight begin at one step: of each its keys, and its values. They stay there from token to token.
@@ -77,17 +110,6 @@ pub(in crate::model::candle) struct Places {
 }
 
 impl Places {
-    /// `blocks` finds where the keys and the values of a block begin.
-    pub(in crate::model::candle) fn new(
-        sight: &Sight,
-        blocks: impl Fn(&BlockId) -> Option<[u64; 2]>,
-        device: &Device,
-    ) -> Result<Self> {
-        let table = sight.blocks.iter().map(blocks).collect::<Option<Vec<_>>>();
-        let table = table.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))?;
-        Ok(Self { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, of: sight.blocks.clone() })
-    }
-
     pub(in crate::model::candle) fn are_of(&self, sight: &Sight) -> bool {
         self.of == sight.blocks
     }

@@ -2,63 +2,53 @@
 //! attends for all rows of a step; elsewhere plain operations do, run by run.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 
 use super::CandleEngine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 #[cfg(feature = "cuda")]
-use crate::model::candle::cuda::{self, Places, Sight};
+use crate::model::candle::cuda::{self, BlockPlace, Places, Sight};
 use crate::model::candle::layout::Seen;
 use crate::model::candle::{head, ops};
 use crate::model::decoding::{BlockId, Cached, Past, Placed, positions};
 use crate::model::program::Step;
 use crate::model::rope;
 
-/// Keys, rotated, and values of some tokens of one layer in the engine's type.
+/// Keys, rotated, and values of some tokens at all steps that the block is for, in the engine's type. They are one piece of
+/// memory: on a GPU each piece is a call to its driver, then and when it is given back.
 pub(in crate::model) struct KeyValues {
-    keys: Tensor,   // [room, K, D]
-    values: Tensor, // [room, K, D]
-    /// Where both begin.
+    all: Tensor, // [nodes, 2, room, K, D]
+    /// The steps, in their order.
+    nodes: Arc<[usize]>,
+    /// Where they begin.
     #[cfg(feature = "cuda")]
-    places: [u64; 2],
+    first: u64,
 }
 
 impl KeyValues {
-    /// Empty; `like` has the form of the keys `[.., K, D]`.
-    fn with_room(room: usize, like: &Tensor) -> Result<Self> {
-        let (_, heads, head_dim) = like.dims3()?;
-        let both = Tensor::zeros((2, room, heads, head_dim), like.dtype(), like.device())?;
-        let (keys, values) = (both.get(0)?, both.get(1)?);
-        Ok(Self {
-            #[cfg(feature = "cuda")]
-            places: [cuda::place(&keys)?, cuda::place(&values)?],
-            keys,
-            values,
-        })
+    /// `[keys, values]` of a step, each `[room, K, D]`.
+    fn both(&self, node: usize) -> Result<[Tensor; 2]> {
+        let at = self.nodes.binary_search(&node).map_err(|_| Error::job("a block has no room for a step"))?;
+        let both = self.all.get(at)?;
+        Ok([both.get(0)?, both.get(1)?])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn place(&self) -> BlockPlace {
+        let side = self.all.stride()[1] * self.all.dtype().size_in_bytes();
+        BlockPlace { nodes: Arc::clone(&self.nodes), first: self.first, side: side as u64 }
     }
 }
 
-/// Those of one step.
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
     all: HashMap<BlockId, KeyValues>,
+    /// What was seen last at each step.
     #[cfg(feature = "cuda")]
-    last: Option<Places>,
-}
-
-impl Blocks {
-    /// Makes those that are not there yet; `like` as of [`KeyValues::with_room`].
-    fn begin(&mut self, runs: &[Placed<'_>], like: &Tensor) -> Result<()> {
-        for Placed { run, .. } in runs {
-            if let Entry::Vacant(block) = self.all.entry(run.block) {
-                block.insert(KeyValues::with_room(run.room, like)?);
-            }
-        }
-        Ok(())
-    }
+    last: HashMap<usize, Places>,
 }
 
 /// What new rows need at every step.
@@ -78,16 +68,16 @@ type PastRows<'a> = Past<'a, Shared, Blocks>;
 fn attend(
     of: &Placed<'_>,
     queries: &Tensor,
-    blocks: &HashMap<BlockId, KeyValues>,
+    (blocks, node): (&HashMap<BlockId, KeyValues>, usize),
     window: Option<usize>,
     scores: ops::Scores,
 ) -> Result<Tensor> {
-    let parts = of.chain(blocks)?;
-    let joined = |side: fn(&KeyValues) -> &Tensor| -> Result<Tensor> {
-        let parts = parts.iter().map(|(block, tokens)| side(block).narrow(0, 0, *tokens));
-        Ok(Tensor::cat(&parts.collect::<candle_core::Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
+    let parts = of.chain(|id| blocks.get(&id))?;
+    let joined = |side: usize| -> Result<Tensor> {
+        let parts = parts.iter().map(|(block, tokens)| Ok(block.both(node)?[side].narrow(0, 0, *tokens)?));
+        Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
     };
-    let (keys, values) = (joined(|of| &of.keys)?, joined(|of| &of.values)?); // [1, k, K, D]
+    let (keys, values) = (joined(0)?, joined(1)?); // [1, k, K, D]
     let (rows, count) = (of.rows.len(), of.first + of.rows.len());
     let sees = |at: usize| {
         let (row, key) = (of.first + at / count, at % count);
@@ -109,29 +99,25 @@ impl Seen for PastRows<'_> {
         window: Option<usize>,
         scores: ops::Scores,
     ) -> Result<Tensor> {
-        let mut blocks = self.blocks.borrow_mut();
+        let blocks = &mut **self.blocks.borrow_mut();
         #[cfg(feature = "cuda")]
         if let Some(sight) = &self.shared.sight {
-            let places = match blocks.last.take().filter(|last| last.are_of(sight)) {
+            let places = match blocks.last.remove(&self.node).filter(|last| last.are_of(sight)) {
                 Some(last) => last,
-                None => {
-                    blocks.begin(self.runs, keys)?;
-                    Places::new(sight, |id| blocks.all.get(id).map(|of| of.places), queries.device())?
-                }
+                None => sight.places(self.node, queries.device())?,
             };
             let attended = cuda::attend([queries, keys, values], sight, &places, window, scores);
-            blocks.last = Some(places);
+            blocks.last.insert(self.node, places);
             return attended;
         }
-        blocks.begin(self.runs, keys)?;
         for of in self.runs {
             let Some(block) = blocks.all.get(&of.run.block) else { continue };
-            for (x, to) in [(keys, &block.keys), (values, &block.values)] {
+            for (x, to) in [keys, values].into_iter().zip(block.both(self.node)?) {
                 to.slice_set(&x.narrow(0, of.rows.start, of.rows.len())?.contiguous()?, 0, of.place())?;
             }
         }
         let of_run = |of: &Placed<'_>| {
-            attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, &blocks.all, window, scores)
+            attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, (&blocks.all, self.node), window, scores)
         };
         let runs = self.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
         Ok(if runs.len() == 1 { runs[0].clone() } else { Tensor::cat(&runs, 0)? })
@@ -158,31 +144,47 @@ impl Cached for CandleEngine {
         self.parts.embeddings(ids)
     }
 
-    fn shared(&self, runs: &[Placed<'_>]) -> Result<Shared> {
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "a kernel has to know where blocks lie"))]
+    fn shared(&self, runs: &[Placed<'_>], blocks: &Blocks) -> Result<Shared> {
         let positions = positions(runs);
         let turned =
             self.rotaries.turned(|rotary| rope::tensors(&*rotary.continued(&positions)?, &positions, &self.device))?;
         Ok(Shared {
             turned,
             #[cfg(feature = "cuda")]
-            sight: Sight::new(runs, self.config.head_dim, &self.device)?,
+            sight: Sight::new(runs, self.config.head_dim, &self.device, |id| {
+                blocks.all.get(&id).map(KeyValues::place)
+            })?,
         })
     }
 
     fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
         #[cfg(test)]
         if x.dim(0)? > self.room {
-            return Err(crate::error::Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY"));
+            return Err(Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY"));
         }
         let x = self.step(step, past, x)?;
         self.stays_finite(step, &x)?;
         Ok(x)
     }
 
+    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, room: usize) -> Result<()> {
+        let shape = [nodes.len(), 2, room, self.config.kv_heads, self.config.head_dim];
+        let all = Tensor::zeros(&shape, self.dtype.tensors(), &self.device)?;
+        let own = KeyValues {
+            nodes: nodes.into(),
+            #[cfg(feature = "cuda")]
+            first: cuda::place(&all)?,
+            all,
+        };
+        blocks.all.insert(block, own);
+        Ok(())
+    }
+
     fn forget(blocks: &mut Blocks, block: BlockId) {
         blocks.all.remove(&block);
         #[cfg(feature = "cuda")]
-        blocks.last.take();
+        blocks.last.clear();
     }
 
     fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
