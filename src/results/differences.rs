@@ -14,7 +14,7 @@ use super::record::Record;
 use super::stored::{StoredNumber, StoredResults};
 use crate::error::Result;
 use crate::files::sha256;
-use crate::identity::{Canonical, ComputeId, Difference, differs, leaves};
+use crate::identity::{Aspect, Canonical, ComputeId, Difference, differs, leaves};
 use crate::metric::Metric;
 use crate::model::Tolerance;
 
@@ -137,8 +137,9 @@ impl Differences {
             let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
             let ran =
                 [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
-            // Of other settings nothing says how far apart they may be.
-            let same = same_items && differences.iter().all(|of| of.aspect.is_of("engine"));
+            // Of other settings nothing says how far apart they may be. How many tokens run together is the engine's choice.
+            let of_engine = |of: &Aspect| of.is_of("engine") || of.is_of("measure") && of.name() == "batch";
+            let same = same_items && differences.iter().all(|of| of_engine(&of.aspect));
             let beyond = same.then(|| beyond(number, other, &ran)).flatten();
             let Unpaired { record, cell, column } = unpaired(number);
             let second = other.record.clone();

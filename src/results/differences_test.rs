@@ -218,6 +218,12 @@ fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_ty
     let candle = ComputeId { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
     two.engines.insert("llama".into(), candle.clone());
     let mut two = with(two, |of| of["engine"] = json!(candle));
+    // A GPU takes more tokens at a time.
+    for measures in two.measured.values_mut().flat_map(BTreeMap::values_mut) {
+        let mut of = json!(measures);
+        of[0]["task"]["batch"] = json!(8192);
+        *measures = serde_json::from_value(of).unwrap();
+    }
     let (engines, values) = beyond(&one, &two);
     assert_eq!(engines[0].path, "backbones.llama");
     assert_eq!(
