@@ -262,7 +262,8 @@ def generation(bench, found):
     count, words, new = bench.size(6144, 8), 64, bench.size(64, 8)
     with gzip.open(TINY / "corpora/wiki-test.jsonl.gz", "rt") as file:
         texts = " ".join(json.loads(line)["text"] for line in file).split()
-    rows = [{"text": " ".join(texts[at % 64 * words :][:words]) + f" {at}"} for at in range(count)]
+    # The number comes first: what begins alike would run once.
+    rows = [{"text": f"{at} " + " ".join(texts[at % 64 * words :][:words])} for at in range(count)]
     (bench.folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     definition = bench.folder / "prompts.yaml"
     asked = {"until": ["\u00a7\u00a7\u00a7"], "do_sample": False, "max_gen_toks": new}

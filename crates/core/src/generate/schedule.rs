@@ -14,9 +14,6 @@ use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
 use crate::model::{BlockId, Decoding, Engine, Run, Trie};
 
-/// New tokens of prompts that one round runs at most, if there is more than one prompt.
-const PREFILL_TOKENS: usize = 2048;
-
 /// What is continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
@@ -59,8 +56,7 @@ pub fn generate(
     settings.check()?;
     let cache_bytes = engine.cache_bytes().map_or(settings.cache_bytes, |room| room.min(settings.cache_bytes));
     let settings = &Settings { cache_bytes, ..settings.clone() };
-    let decoding = engine.decoding(trie)?;
-    let mut schedule = Schedule::new(decoding, trie.programs(), prompts, settings)?;
+    let mut schedule = Schedule::new(engine, trie, prompts, settings)?;
     while schedule.is_busy() {
         watch.round()?;
         schedule.round(text, watch)?;
@@ -85,6 +81,8 @@ struct Sequence {
 
 struct Schedule<'a> {
     decoding: Box<dyn Decoding + 'a>,
+    /// New tokens of prompts that one round runs at most, if there is more than one prompt.
+    prompt_tokens: usize,
     settings: &'a Settings,
     prompts: &'a [Prompt],
     /// Of each prompt what runs.
@@ -103,20 +101,16 @@ struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    fn new(
-        decoding: Box<dyn Decoding + 'a>,
-        programs: usize,
-        prompts: &'a [Prompt],
-        settings: &'a Settings,
-    ) -> Result<Self> {
-        let programs: Vec<usize> = (0..programs).collect();
+    fn new(engine: &'a dyn Engine, trie: &'a Trie, prompts: &'a [Prompt], settings: &'a Settings) -> Result<Self> {
+        let programs: Vec<usize> = (0..trie.programs()).collect();
         let most = settings.context - settings.max_new_tokens;
         let ids: Vec<&[u32]> = prompts.iter().map(|of| &of.ids[of.ids.len().saturating_sub(most)..]).collect();
         let mut order: Vec<usize> = (0..prompts.len()).collect();
         order.sort_by_key(|&prompt| ids[prompt]);
         let done = vec![vec![None; programs.len()]; prompts.len()];
         let schedule = Self {
-            decoding,
+            decoding: engine.decoding(trie)?,
+            prompt_tokens: engine.prompt_tokens(),
             settings,
             prompts,
             ids,
@@ -220,7 +214,7 @@ impl<'a> Schedule<'a> {
                 }
                 (chain, tokens) = (Vec::new(), self.ids[prompt].len());
             }
-            if prefill > 0 && prefill + tokens > PREFILL_TOKENS {
+            if prefill > 0 && prefill + tokens > self.prompt_tokens {
                 break;
             }
             prefill += tokens;

@@ -58,6 +58,9 @@ impl Tolerance {
 /// Of each program of a trie one prediction a target of a batch; none where the program has no head.
 pub type Predicted = Vec<Option<Vec<Prediction>>>;
 
+/// [`Engine::prompt_tokens`] of most.
+pub(super) const PROMPT_TOKENS: usize = 2048;
+
 /// One backbone, ready to run.
 pub trait Engine: Send + Sync {
     fn id(&self) -> EngineId;
@@ -72,6 +75,11 @@ pub trait Engine: Send + Sync {
     /// more than one chunk or batch. For an engine that does not hold all weights: each pass over the layers makes them anew.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0
+    }
+
+    /// New tokens of prompts that decoding is best given at a time.
+    fn prompt_tokens(&self) -> usize {
+        PROMPT_TOKENS
     }
 
     /// Bytes that keys and values may take where the engine's device has a memory of its own.

@@ -23,7 +23,9 @@ use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Prediction};
 use crate::model::config::Config;
 use crate::model::decoding::{Decoding, TrieDecoding};
-use crate::model::engine::{Engine, EngineId, HostRows, Predicted, ResidualStream, Watched, in_step, side_by_side};
+use crate::model::engine::{
+    Engine, EngineId, HostRows, PROMPT_TOKENS, Predicted, ResidualStream, Watched, in_step, side_by_side,
+};
 use crate::model::program::{Step, Sublayer};
 use crate::model::rope::Rotaries;
 use crate::model::tensor_name::FINAL_NORM;
@@ -348,6 +350,10 @@ impl Engine for CandleEngine {
     fn part_tokens(&self) -> usize {
         // Pieces bound what runs at a time; all of a chunk on another device makes its products large.
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }
+    }
+
+    fn prompt_tokens(&self) -> usize {
+        self.piece_tokens.load(Relaxed).max(PROMPT_TOKENS)
     }
 
     /// Half of what is free: streams and logits need some, and what is given up is not free at once.
