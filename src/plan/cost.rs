@@ -184,7 +184,7 @@ fn of_backbone(
             cost += distilled::cost(config, pass, &text.load(), left);
             let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
             if left && read.insert((trained.text, boundary)) {
-                cost += distilled::lessons_cost(config, pass, &text.load(), text.shape(config));
+                cost += distilled::lessons_cost(config, &text.load(), text.shape(config));
             }
         }
         if !missing.is_empty() {

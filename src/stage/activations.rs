@@ -86,7 +86,7 @@ pub fn pass_flops(config: &Config, load: &Load) -> f64 {
 
 /// What keeping a byte takes, in floating-point operations: hashing it, and waiting until a disk has it. Measured with two
 /// cores at 90 GFLOP/s and a disk that takes 160 MB/s.
-const KEPT_BYTE: f64 = 550.0;
+pub(super) const KEPT_BYTE: f64 = 550.0;
 
 /// Bytes of one site.
 pub fn site_bytes(config: &Config, load: &Load) -> u64 {

@@ -85,10 +85,10 @@ fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64
 }
 
 /// What it takes to make what all trainings at one boundary read: stream and teacher of a text.
-pub fn lessons_cost(config: &Config, pass: f64, text: &Load, shape: ActivationShape) -> Cost {
+pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
-        left: pass * text.tokens as f64,
-        disk: (4 * config.hidden + 8 * Finetune::TOP_TOKENS) as u64 * text.tokens as u64,
+        left: teacher::read_flops(config, text),
+        disk: teacher::read_bytes(config, text.tokens),
         inodes: 2 * shape.shard_count() as u64 * (teacher::STAGE.inodes)(false),
         ..Cost::default()
     }

@@ -133,8 +133,13 @@ impl Placed<'_> {
         let own = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, own)]);
         let found = chain.map(|(id, tokens)| Some((block(id)?, tokens))).collect::<Option<_>>();
-        found.ok_or_else(|| Error::job("a sequence continues what is not in the cache"))
+        found.ok_or_else(not_cached)
     }
+}
+
+/// Of a run whose blocks are not there.
+pub(super) fn not_cached() -> Error {
+    Error::job("a sequence continues what is not in the cache")
 }
 
 /// What the rows of a stream see beside each other at one step.

@@ -11,7 +11,7 @@ use super::kernel::kernel;
 use super::{Done, Number, Of3, On, THREADS, of_three};
 use crate::error::{Error, Result};
 use crate::model::candle::fused::Scores;
-use crate::model::decoding::{BlockId, Placed};
+use crate::model::decoding::{BlockId, Placed, not_cached};
 
 /// Channels of a head that threads hold together, as the kernels' names have them.
 pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
@@ -84,7 +84,7 @@ impl Sight {
         }
         let rows = table.len() / 4;
         table.extend(ends);
-        let places = blocks.iter().map(|&id| place(id)).collect::<Option<_>>().ok_or_else(not_there)?;
+        let places = blocks.iter().map(|&id| place(id)).collect::<Option<_>>().ok_or_else(not_cached)?;
         Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
     }
 
@@ -94,13 +94,9 @@ impl Sight {
             let keys = of.first + 2 * of.nodes.binary_search(&node).ok()? as u64 * of.side;
             Some([keys, keys + of.side])
         };
-        let table: Vec<[u64; 2]> = self.places.iter().map(begin).collect::<Option<_>>().ok_or_else(not_there)?;
+        let table: Vec<[u64; 2]> = self.places.iter().map(begin).collect::<Option<_>>().ok_or_else(not_cached)?;
         Ok(Places { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, of: self.blocks.clone() })
     }
-}
-
-fn not_there() -> Error {
-    Error::job("a sequence continues what is not in the cache")
 }
 
 /// Where the blocks of a sight begin at one step: of each its keys, and its values. They stay there from token to token.

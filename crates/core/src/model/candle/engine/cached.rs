@@ -18,7 +18,7 @@ use crate::model::program::Step;
 use crate::model::rope;
 
 /// Keys, rotated, and values of some tokens at all steps that the block is for, in the engine's type. They are one piece of
-/// memory: on a GPU each piece is a call to its driver, then and when it is given back.
+/// memory: on a GPU each piece is two calls to its driver, to have it and to give it back.
 pub(in crate::model) struct KeyValues {
     all: Tensor, // [nodes, 2, room, K, D]
     /// The steps, in their order.
