@@ -16,7 +16,8 @@ if [ -z "${GHOSTLAB_PYTHON:-}" ] && ! has 2>/dev/null; then
     "$python" -m pip install -q "${packages[@]}"
 fi
 has || { echo "$python lacks a package: needed are ${packages[*]}"; exit 3; }
-cargo build --release --workspace --locked --bin ghostlab --bin ghostlab-tiny --example peers
+cargo build --release --workspace --locked --bin ghostlab --example peers
+cargo build --release --locked --manifest-path tools/tiny/Cargo.toml --target-dir target
 if [ $# = 0 ]; then
     set -- --write docs/peers.md
 fi

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Tests that tools/tiny still generates data/tiny, if either has changed since `verified.sha256` was written.
+#
+#   tools/tiny/check.sh            # test if something changed
+#   tools/tiny/check.sh --write    # test, then record that this state is verified
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+state() {
+    git ls-files --stage tools/tiny data/tiny | grep -v verified.sha256 | sha256sum | cut -d' ' -f1
+}
+if [ "${1:-}" != --write ] && [ "$(state)" = "$(cat tools/tiny/verified.sha256)" ]; then
+    echo "skipped: tools/tiny and data/tiny are as verified"
+    exit
+fi
+cargo test --release --locked --manifest-path tools/tiny/Cargo.toml
+if [ "${1:-}" = --write ]; then
+    state >tools/tiny/verified.sha256
+else
+    echo "tools/tiny or data/tiny changed: commit the output of \`tools/tiny/check.sh --write\`"
+    exit 1
+fi
