@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::identity::RepairId;
 use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
-use crate::recovery::{self, Boundary, Place, Recovery, Repair, RepairMetrics, Span, System, WIDE};
+use crate::recovery::{self, Boundary, F64_COST, Place, Recovery, Repair, RepairMetrics, Span, System};
 use crate::work::backbone::Variant;
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
@@ -111,7 +111,7 @@ pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
 /// calibration's sequences make an operator, `load` is all of it.
 pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
     let (c, tokens) = (config.hidden as f64, load.tokens as f64);
-    let product = 2.0 * tokens * c * c * WIDE;
+    let product = 2.0 * tokens * c * c * F64_COST;
     let measured = MEASURED * tokens * c
         + match recovery.place() {
             Place::Nothing => 0.0,

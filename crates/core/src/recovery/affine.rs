@@ -1,9 +1,9 @@
-//! Ghosted with a bias. Beyond the paper: the linear minimum mean square error estimate of Neural Block Linearization (arXiv
-//! 2505.21077, section 3), for removed layers.
+//! Ghosted with a bias, beyond the paper: the linear minimum mean square error estimate of Neural Block Linearization
+//! (arXiv 2505.21077, section 3), applied to removed layers.
 //!
-//! `‖X·M + 1·bᵀ − Δ‖²` is least in `b` where its derivative `1ᵀ(X·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − x̄·M` with the means
-//! `x̄`, `δ̄` over tokens. Put back, `‖(X − 1·x̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²` is left: least squares on what lies around the means.
-//! The repaired stream is `x·(I + M) + b`, which meets the mean of `X_post` exactly.
+//! `‖X·M + 1·bᵀ − Δ‖²` is minimal in `b` where its derivative `1ᵀ(X·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − x̄·M` with the means
+//! `x̄`, `δ̄` over tokens. Substituting `b` leaves the centred least-squares problem `‖(X − 1·x̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
+//! The repaired stream is `x·(I + M) + b`. Its mean equals the mean of `X_post`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,11 +19,11 @@ const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<Affine>(NAME, SOURCE, build::<Affine>).label("Affine (NBL)").beyond();
 
-/// `x ← x·W + b`: ghosted's map of what lies around the means, and the means met exactly.
+/// `x ← x·W + b`: ghosted's map of the centred streams, and a bias that matches the means.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Affine {
-    /// What gets an operator each.
+    /// Whether each region or each removed layer gets an operator.
     boundary: Placement,
 }
 
@@ -39,7 +39,8 @@ impl Recovery for Affine {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let mut means = [vec![0.0; channels], vec![0.0; channels]];
-        let (mut count, mut squares) = (0usize, 0.0);
+        let mut count = 0usize;
+        let mut squares = 0.0;
         self.rows(boundary, |pair| {
             squares += pair[0].iter().map(|v| v * v).sum::<f64>();
             for (sums, rows) in means.iter_mut().zip(pair.iter()) {
@@ -60,15 +61,18 @@ impl Recovery for Affine {
         normal.made_from(squares);
         let solved = least_squares::solve(&normal, channels, RIDGE)?;
         let [pre, delta] = means;
-        let along = |j: usize| (0..channels).map(|i| pre[i] * solved.matrix[i * channels + j]).sum::<f64>();
-        let bias = (0..channels).map(|j| (delta[j] - along(j)) as f32).collect();
+        let bias = (0..channels).map(|j| {
+            let mapped_mean: f64 = (0..channels).map(|i| pre[i] * solved.matrix[i * channels + j]).sum();
+            (delta[j] - mapped_mean) as f32
+        });
+        let bias = bias.collect();
         let operator = Operator::affine(channels, solved.with_identity(channels), bias)?;
         Ok(solved.on_stream(operator))
     }
 }
 
 impl Affine {
-    /// `X_pre` and `Δ` of the operator sequences in f64, block by block.
+    /// Calls `with` on `X_pre` and `Δ` of the operator sequences in f64, block by block.
     fn rows(&self, boundary: &Boundary<'_>, mut with: impl FnMut(&mut [Vec<f64>; 2]) -> Result<()>) -> Result<()> {
         for rows in boundary.blocks(boundary.fitted) {
             let (pre, delta) = pre_and_delta(boundary.pre(rows.clone())?, boundary.post(rows)?);
@@ -85,7 +89,7 @@ mod tests {
     use crate::recovery::boundary::tests::{Written, near};
 
     #[test]
-    fn a_map_with_a_bias_is_found_again() {
+    fn affine_recovers_a_known_map_and_bias() {
         // X_post = X·(2 0; 1 3) + (5, −1), on the corners of a square.
         let streams: [(usize, &[f32]); 2] =
             [(1, &[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), (3, &[5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0])];
@@ -97,7 +101,6 @@ mod tests {
         assert_eq!((solution.system.unwrap().rank, solution.notes.len()), (2, 0));
         // Without a bias, by the normal equations (2 1; 1 2)·W = (15 1; 14 4): W = (16 −2; 13 7) / 3.
         let plain = written.solve((1, 3), &[], "ghosted", &json!({})).unwrap();
-        let third = |of: [f32; 4]| of.map(|v| v / 3.0);
-        near(&plain.repair.operator().unwrap().to_dense().unwrap(), &third([16.0, -2.0, 13.0, 7.0]));
+        near(&plain.repair.operator().unwrap().to_dense().unwrap(), &[16.0, -2.0, 13.0, 7.0].map(|v| v / 3.0));
     }
 }

@@ -1,4 +1,4 @@
-//! The dense activations on both sides of removed layers, and what is put there.
+//! The boundary of removed layers: the dense activations on both sides, and the repair.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, Operator, Step};
 
-/// Rows read at a time: what a method holds of a corpus of any size.
+/// Rows that a method reads at a time. Bounds its memory for any corpus size.
 const BLOCK_ROWS: usize = 2048;
 
 /// Removed layers `[start, end)` that are repaired together.
@@ -23,14 +23,14 @@ pub struct Span {
     pub end: usize,
 }
 
-/// Where a selection's operators stand.
+/// Whether operators replace regions or single layers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Placement {
-    /// One for each region (the paper's text).
+    /// One operator per region (the paper's text).
     #[default]
     Region,
-    /// One for each removed layer (the reference code for selections of several regions).
+    /// One operator per removed layer (the reference code, for selections of several regions).
     Layer,
 }
 
@@ -43,47 +43,47 @@ impl Placement {
     }
 }
 
-/// One span of a selection with the calibration activations around it, in sequences of equal length.
+/// A span of a selection and the calibration activations around it, in sequences of equal length.
 pub struct Boundary<'a> {
     /// The dense backbone.
     pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
     pub span: Span,
-    /// The repair is solved on the first of the sequences, so many; on all of them it is measured.
+    /// Number of leading sequences that the repair is solved on. It is measured on all sequences.
     pub fitted: usize,
-    /// The spans of the selection before this one, ascending, with their repairs.
+    /// Preceding spans of the selection, in ascending order, with their repairs.
     pub earlier: &'a [(Span, Repair)],
-    /// Where the sequences begin in their text; empty where no two are known to share tokens.
+    /// Start of each sequence in its text. Empty if no two sequences are known to share tokens.
     pub starts: &'a [Start],
 }
 
 impl Boundary<'_> {
-    /// `C`
+    /// Returns the hidden size `C`.
     pub fn channels(&self) -> usize {
         self.activations.shape().channels
     }
 
-    /// All calibration sequences.
+    /// Returns the number of calibration sequences.
     pub fn sequences(&self) -> usize {
         self.activations.shape().sequences
     }
 
-    /// Tokens of a sequence.
+    /// Returns the number of tokens in a sequence.
     pub fn length(&self) -> usize {
         self.activations.shape().length
     }
 
-    /// Blocks of rows that cover the first `sequences` sequences.
+    /// Returns blocks of rows that cover the first `sequences` sequences.
     pub fn blocks(&self, sequences: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         self.activations.blocks(0..sequences * self.length(), BLOCK_ROWS)
     }
 
-    /// Sums over rows of this boundary, none yet.
+    /// Returns empty sums for the rows of this boundary.
     pub(super) fn sums(&self) -> Sums {
         Sums::new(self.channels(), self.backbone.sums_device())
     }
 
-    /// `XᵀX` and `XᵀΔ` over the operator sequences, `X = X_pre` and `Δ = X_post − X_pre`.
+    /// Computes `XᵀX` and `XᵀΔ` over the operator sequences, with `X = X_pre` and `Δ = X_post − X_pre`.
     pub(super) fn normal_equations(&self) -> Result<NormalEquations> {
         let mut sums = self.sums();
         for rows in self.blocks(self.fitted) {
@@ -98,26 +98,27 @@ impl Boundary<'_> {
         one.zip(other).is_some_and(|(a, b)| a.document == b.document && a.token.abs_diff(b.token) < self.length())
     }
 
-    /// The rows of one sequence.
+    /// Returns the rows of one sequence.
     pub fn sequence(&self, index: usize) -> Range<usize> {
         index * self.length()..(index + 1) * self.length()
     }
 
-    /// `X_pre`, `[rows, C]`.
+    /// Reads `X_pre [rows, C]`.
     pub fn pre(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(HookPoint::Stream(self.span.start), rows)
     }
 
-    /// `X_post`, `[rows, C]`.
+    /// Reads `X_post [rows, C]`.
     pub fn post(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(HookPoint::Stream(self.span.end), rows)
     }
 
-    /// What enters the span where everything before it is cut and repaired, of one sequence, `[rows, C]`: the dense stream
-    /// that enters the first span, taken through the repairs and the layers between.
+    /// Computes the stream `[rows, C]` that enters the span in the model whose preceding spans are already repaired.
+    ///
+    /// Starts from the dense stream at the first span, and runs the repairs and the layers between them on one sequence.
     ///
     /// # Errors
-    /// A repair before it that stands in the weights of a layer.
+    /// A preceding repair changes the weights of a layer, so it is not a step.
     pub fn repaired(&self, sequence: usize) -> Result<HostRows> {
         let rows = self.sequence(sequence);
         let Some((first, _)) = self.earlier.first() else { return HostRows::new(self.pre(rows)?.to_vec()) };
@@ -127,7 +128,7 @@ impl Boundary<'_> {
             match repair {
                 Repair::Cut => {}
                 Repair::Stream(operator) => steps.push(Step::Apply(Arc::clone(operator))),
-                Repair::Branches { .. } => return Err(Error::job("a repair in the weights of a layer is no step")),
+                Repair::Branches { .. } => return Err(Error::job("a repair in a layer's weights is not a step")),
             }
             steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
         }
@@ -135,12 +136,12 @@ impl Boundary<'_> {
         self.backbone.resume(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)
     }
 
-    /// The residual stream before the MLP of layer `start − 1`, `[rows, C]`: `X_pre` minus this is that MLP's output `A`.
+    /// Reads the residual stream `[rows, C]` before the MLP of layer `start − 1`. `X_pre` minus it is that MLP's output `A`.
     pub fn middle(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(HookPoint::Middle(self.layer_before()?), rows)
     }
 
-    /// The layer that ends where the span begins.
+    /// Returns the layer that precedes the span.
     ///
     /// # Errors
     /// The span begins with layer 0.
@@ -153,12 +154,12 @@ impl Boundary<'_> {
     }
 }
 
-/// `X_pre` and `Δ = X_post − X_pre` in f64.
+/// Computes `X_pre` and `Δ = X_post − X_pre` in f64.
 pub(super) fn pre_and_delta(pre: &[f32], post: &[f32]) -> (Vec<f64>, Vec<f64>) {
     pre.iter().zip(post).map(|(&pre, &post)| (f64::from(pre), f64::from(post) - f64::from(pre))).unzip()
 }
 
-/// `A = X_pre − X_mid` and `Y = X_post − X_mid` in f64: what ReplaceMe maps, and to what.
+/// Computes ReplaceMe's input `A = X_pre − X_mid` and target `Y = X_post − X_mid` in f64.
 pub(super) fn branch_and_target(pre: &[f32], middle: &[f32], post: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let rows = pre.iter().zip(middle).zip(post);
     rows.map(|((&pre, &middle), &post)| {
@@ -168,7 +169,7 @@ pub(super) fn branch_and_target(pre: &[f32], middle: &[f32], post: &[f32]) -> (V
     .unzip()
 }
 
-/// Adds `Σ_t |x|` of each channel of some rows.
+/// Adds `Σ_t |x|` of each channel to `sums`.
 pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     for row in x.chunks_exact(sums.len()) {
         for (sum, v) in sums.iter_mut().zip(row) {
@@ -177,30 +178,33 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// A channel is constant whose values lie within so many roundings of f32 of each other.
-const ROUNDINGS: f32 = 16.0;
+/// A channel is constant if the range of its values is at most this many f32 roundings.
+const CONSTANT_ROUNDINGS: f32 = 16.0;
 
-/// Why the activations that a repair is solved on cannot determine one: too few tokens for the channels, or channels that
-/// have one value in all of them. Empty where they can. A channel that is always zero needs no repair and does not count.
+/// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
+///
+/// Empty if they can. A channel that is always zero needs no repair and does not count.
 ///
 /// # Errors
-/// Activations that cannot be read.
+/// The activations cannot be read.
 pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
-    let (channels, tokens) = (boundary.channels(), boundary.fitted * boundary.length());
+    let channels = boundary.channels();
+    let tokens = boundary.fitted * boundary.length();
     let mut ranges = vec![(f32::INFINITY, f32::NEG_INFINITY); channels];
     for rows in boundary.blocks(boundary.fitted) {
         for row in boundary.pre(rows)?.chunks_exact(channels) {
-            for ((least, most), &v) in ranges.iter_mut().zip(row) {
-                (*least, *most) = (least.min(v), most.max(v));
+            for ((min, max), &v) in ranges.iter_mut().zip(row) {
+                *min = min.min(v);
+                *max = max.max(v);
             }
         }
     }
-    let size = |(least, most): &(f32, f32)| least.abs().max(most.abs());
-    let speaking = ranges.iter().filter(|range| size(range) > 0.0).count();
-    let still = |range: &&(f32, f32)| size(range) > 0.0 && range.1 - range.0 <= ROUNDINGS * f32::EPSILON * size(range);
-    let constant = ranges.iter().filter(still).count();
+    ranges.retain(|(min, max)| *min != 0.0 || *max != 0.0);
+    let nonzero = ranges.len();
+    ranges.retain(|(min, max)| max - min <= CONSTANT_ROUNDINGS * f32::EPSILON * min.abs().max(max.abs()));
+    let constant = ranges.len();
     let mut reasons = Vec::new();
-    if tokens < speaking {
+    if tokens < nonzero {
         reasons.push(format!("only {tokens} tokens of calibration for {channels} channels"));
     }
     if constant > 0 {
@@ -209,19 +213,19 @@ pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
     Ok(reasons)
 }
 
-/// What a method changes for one span.
+/// The change that a method makes for one span.
 #[derive(Debug, Clone)]
 pub enum Repair {
-    /// Nothing: the layers are only removed.
+    /// The layers are only removed.
     Cut,
-    /// `x ← x·W` in the place of the span.
+    /// `x ← x·W` replaces the span.
     Stream(Arc<Operator>),
-    /// `branch ← branch·T` in the layer before the span: in its MLP, and in its attention where that is asked for too.
+    /// `branch ← branch·T` in the MLP of the layer before the span, and in its attention if `attention`.
     Branches { operator: Arc<Operator>, attention: bool },
 }
 
 impl Repair {
-    /// The operator, wherever it stands.
+    /// Returns the operator, if the repair has one.
     pub fn operator(&self) -> Option<&Arc<Operator>> {
         match self {
             Self::Cut => None,
@@ -230,15 +234,15 @@ impl Repair {
     }
 }
 
-/// A repair and what is known of how it came about.
+/// A repair with diagnostics of its solver.
 #[derive(Debug, Clone)]
 pub struct Solution {
     pub repair: Repair,
-    /// What a reader of the table has to know.
+    /// Footnotes for readers of the table.
     pub notes: Vec<String>,
-    /// Of the matrix whose least-squares problem was solved, where one was.
+    /// Rank and condition of the least-squares problem, if the method solves one.
     pub system: Option<System>,
-    /// The mean loss of each epoch, where the method iterates.
+    /// Mean loss per epoch, if the method iterates.
     pub losses: Vec<f64>,
 }
 
@@ -246,16 +250,17 @@ pub struct Solution {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct System {
     pub rank: usize,
-    /// Its largest singular value over its smallest one; infinite where the rank is below `C`.
+    /// Largest over smallest singular value. Infinite if the rank is below `C`.
     pub condition: f64,
 }
 
 impl Solution {
-    /// A repair about which there is nothing to say.
+    /// Returns a solution without diagnostics.
     pub fn of(repair: Repair) -> Self {
         Self { repair, notes: Vec::new(), system: None, losses: Vec::new() }
     }
 
+    /// Adds a footnote.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
@@ -270,7 +275,7 @@ pub(super) mod tests {
     use crate::model::engine::tests::Adding;
     use crate::options::Options;
 
-    /// Activations around removed layers that are written down: the stream entering some layers, `[rows, C]`.
+    /// Activations given by hand: the stream `[rows, C]` that enters each listed layer.
     pub(in crate::recovery) struct Written {
         engine: Adding,
         activations: Activations,
@@ -287,7 +292,7 @@ pub(super) mod tests {
             Self { engine: Adding::new(), activations, fitted: sequences, starts: Vec::new() }
         }
 
-        /// What a method with options gives at `[start, end)`.
+        /// Solves a named method with options at `[start, end)`.
         pub(in crate::recovery) fn solve(
             &self,
             at: (usize, usize),
@@ -299,7 +304,7 @@ pub(super) mod tests {
             self.solve_by(at, earlier, &*crate::recovery::build(name, &options)?)
         }
 
-        /// What a method gives there.
+        /// Solves a method at `[start, end)`.
         pub(in crate::recovery) fn solve_by(
             &self,
             (start, end): (usize, usize),
@@ -311,7 +316,7 @@ pub(super) mod tests {
             method.solve(&Boundary { backbone, activations, span, fitted: self.fitted, earlier, starts: &self.starts })
         }
 
-        /// What cannot be determined at `[start, end)`.
+        /// Returns the reasons of [`degenerate`](crate::recovery::degenerate) at `[start, end)`.
         pub(in crate::recovery) fn degenerate(&self, (start, end): (usize, usize)) -> Vec<String> {
             let (backbone, activations, starts) = (&self.engine, &self.activations, &self.starts);
             let (span, fitted) = (Span { start, end }, self.fitted);
@@ -320,7 +325,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Fails unless numbers agree within 1e-5, more than the ridge of 1e-6 makes of numbers near 1.
+    /// Asserts that values agree within 1e-5. The ridge of 1e-6 changes values near 1 by less.
     pub(in crate::recovery) fn near(found: &[f32], expected: &[f32]) {
         assert_eq!(found.len(), expected.len());
         let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -328,16 +333,18 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn too_few_tokens_and_constant_channels_are_said_and_silent_ones_are_not() {
-        let of = |pre: &[f32], sequences: usize| Written::new(2, sequences, &[(1, pre), (2, pre)]).degenerate((1, 2));
-        assert_eq!(of(&[1.0, 2.0, 3.0, 1.0], 1), Vec::<String>::new());
-        assert_eq!(of(&[1.0, 0.0, 3.0, 0.0], 1), Vec::<String>::new(), "a silent channel");
-        assert_eq!(of(&[1.0, 5.0, 3.0, 5.0], 1), ["1 of 2 channels are constant in the calibration"]);
-        // Rounding makes no difference of values that are the same; more than rounding does.
-        assert_eq!(of(&[1.0, 5.0, 3.0, 5.000_002], 1).len(), 1);
-        assert!(of(&[1.0, 5.0, 3.0, 5.001], 1).is_empty());
-        let one = of(&[1.0, 2.0], 1);
-        assert_eq!(one[0], "only 1 tokens of calibration for 2 channels");
-        assert!(one[1].contains("2 of 2 channels"), "{one:?}");
+    fn degenerate_reports_too_few_tokens_and_constant_channels() {
+        fn reasons(pre: &[f32]) -> Vec<String> {
+            Written::new(2, 1, &[(1, pre), (2, pre)]).degenerate((1, 2))
+        }
+        assert_eq!(reasons(&[1.0, 2.0, 3.0, 1.0]), Vec::<String>::new());
+        assert_eq!(reasons(&[1.0, 0.0, 3.0, 0.0]), Vec::<String>::new(), "a zero channel");
+        assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.0]), ["1 of 2 channels are constant in the calibration"]);
+        // A difference of rounding size does not count, a larger one does.
+        assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.000_002]).len(), 1);
+        assert!(reasons(&[1.0, 5.0, 3.0, 5.001]).is_empty());
+        let one_token = reasons(&[1.0, 2.0]);
+        assert_eq!(one_token[0], "only 1 tokens of calibration for 2 channels");
+        assert!(one_token[1].contains("2 of 2 channels"), "{one_token:?}");
     }
 }

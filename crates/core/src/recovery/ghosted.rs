@@ -1,11 +1,11 @@
-//! Ghosted Layers: the least-squares map of what the removed layers added (paper §3, Theorem 1; design §7).
+//! Ghosted Layers: the least-squares map of the update of the removed layers (paper §3, Theorem 1; design §7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
 use super::least_squares::{self, Ridge, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry, WIDE, least_squares_operations};
+use super::method::{F64_COST, Fitted, Recovery, RecoveryEntry, least_squares_operations};
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
@@ -20,14 +20,14 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOUR
     .ours()
     .variants(VARIANTS);
 
-/// The two ways to compute the operator that the paper's table A10 compares, in its words; and one beyond the paper.
+/// The two solvers that the paper's table A10 compares, in its words, and a variant beyond the paper.
 const VARIANTS: &[Variant] = &[
     Variant { option: "solver", value: "svd", word: "svd", label: "SVD-based" },
     Variant { option: "solver", value: "normal", word: "solve", label: "Solver-based" },
     Variant { option: "ridge", value: "auto", word: "ridge", label: "Ghost Layer, chosen ridge" },
 ];
 
-/// Singular values up to this share of the largest count as zero, as in the reference code.
+/// Singular values at or below this fraction of the largest count as zero, as in the reference code.
 const CUTOFF: f64 = 1e-6;
 
 /// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.
@@ -36,9 +36,9 @@ const CUTOFF: f64 = 1e-6;
 struct Ghosted {
     /// How the least-squares problem is solved.
     solver: Solver,
-    /// What gets an operator each.
+    /// Whether each region or each removed layer gets an operator.
     boundary: Placement,
-    /// What is added to the diagonal of `XᵀX`: a number, or `auto`, chosen on held-out windows.
+    /// Added to the diagonal of `XᵀX`: a number, or `auto`, chosen on held-out windows.
     #[serde(skip_serializing_if = "Ridge::is_default")]
     ridge: Ridge,
 }
@@ -80,10 +80,10 @@ impl Recovery for Ghosted {
         let cube = (channels as f64).powi(3);
         match (self.solver, self.ridge) {
             (Solver::Normal, Ridge::Fixed(_)) => least_squares_operations(channels, rows),
-            // All candidates are solved on what is not held out.
-            (Solver::Normal, Ridge::Auto) => least_squares_operations(channels, rows) + 20.0 * WIDE * cube,
-            // Reflections of X with Δ beside it, and the decomposition of what is left.
-            (Solver::Svd, _) => WIDE * (6.0 * rows as f64 * (channels as f64).powi(2) + 30.0 * cube),
+            // Every candidate ridge is solved on the windows that are not held out.
+            (Solver::Normal, Ridge::Auto) => least_squares_operations(channels, rows) + 20.0 * F64_COST * cube,
+            // Householder reflections of [X Δ], and the decomposition of the triangular factor.
+            (Solver::Svd, _) => F64_COST * (6.0 * rows as f64 * (channels as f64).powi(2) + 30.0 * cube),
         }
     }
 
@@ -92,7 +92,7 @@ impl Recovery for Ghosted {
         let solved = match self.solver {
             Solver::Normal => match self.ridge {
                 Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, channels, ridge)?,
-                Ridge::Auto => least_squares::chosen(boundary)?,
+                Ridge::Auto => least_squares::cross_validated(boundary)?,
             },
             Solver::Svd => {
                 let mut tall = StreamingQr::new(channels);
@@ -101,9 +101,11 @@ impl Recovery for Ghosted {
                     tall.add(&pre, &delta);
                 }
                 let svd = tall.solve(CUTOFF)?;
+                let mut notes = Vec::new();
+                if svd.rank < channels {
+                    notes.push(format!("rank {} of {channels} ({} tokens): least norm", svd.rank, tall.rows()));
+                }
                 let system = System { rank: svd.rank, condition: svd.condition };
-                let short = format!("rank {} of {channels} ({} tokens): least norm", svd.rank, tall.rows());
-                let notes = if svd.rank < channels { vec![short] } else { Vec::new() };
                 Solved { matrix: svd.solution, system, notes }
             }
         };

@@ -1,10 +1,10 @@
-//! LinearPatch: one scale a channel, in the given basis or in a rotated one (reference: the LinearPatch repository; design §7).
+//! LinearPatch: one scale per channel, in the given basis or in a rotated one (reference: the LinearPatch repository; design §7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{Fitted, READ, Recovery, RecoveryEntry};
+use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
@@ -21,22 +21,24 @@ pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchO
     .label("Linear Patch (Rotate)")
     .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long));
 
-/// What the reference code adds to the magnitude before a removed layer where it repairs layer by layer.
-const LEAST_MAGNITUDE: f64 = 1e-8;
+/// Added to the magnitude before a removed layer by the reference code when it repairs layer by layer.
+const MAGNITUDE_EPSILON: f64 = 1e-8;
 
-/// A scale for each channel, of the stream as it is (`diag`) or turned by a Hadamard matrix (`rotate`).
+/// A scale for each channel of the stream (`diag`) or of the stream rotated by a Hadamard matrix (`rotate`).
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LinearPatchOptions {
-    /// What gets an operator each.
+    /// Whether each region or each removed layer gets an operator.
     boundary: Placement,
 }
 
 /// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` measured on `X·H`.
 ///
-/// By region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`. Layer by layer it is
-/// `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, and of `X` itself even where `W` is rotated: so does the
-/// reference code. The block of a criterion that removes one is measured on all sequences, other cuts on the operator's.
+/// As in the reference code:
+///
+/// - by region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`;
+/// - layer by layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, of the unrotated `X` even for `rotate`;
+/// - if the criterion removes one block, `d` is measured on all sequences, otherwise on the operator sequences.
 struct LinearPatch {
     rotate: bool,
     placement: Placement,
@@ -66,15 +68,15 @@ impl Recovery for LinearPatch {
         self.placement.spans(region)
     }
 
-    /// As the reference code does (design §1): it asks the criterion, not the layers that were picked.
+    /// Depends on the criterion and not on the selected layers, as in the reference code (design §1).
     fn fitted_on(&self, one_block: bool) -> Fitted {
         if one_block && self.placement == Placement::Region { Fitted::All } else { Fitted::First }
     }
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {
-        // Of a rotated stream each number goes through the transform's steps before.
-        let turned = if self.rotate { READ / 2.0 * (channels as f64).log2() } else { 0.0 };
-        2.0 * (READ + turned) * (rows * channels) as f64
+        // A rotation takes log2(C) additions per element.
+        let rotation = if self.rotate { ELEMENT_COST / 2.0 * (channels as f64).log2() } else { 0.0 };
+        2.0 * (ELEMENT_COST + rotation) * (rows * channels) as f64
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
@@ -86,7 +88,7 @@ impl Recovery for LinearPatch {
     }
 }
 
-/// `H·diag(d)·Hᵀ [C, C]`, row-major: rows of `H` scaled by channel, then each times `Hᵀ`, which is not `H` for every size.
+/// Computes `H·diag(d)·Hᵀ [C, C]`, row-major. `Hᵀ` differs from `H` for some sizes.
 fn rotated(scale: &[f32]) -> Vec<f32> {
     let mut matrix = hadamard::matrix(scale.len());
     for row in matrix.chunks_exact_mut(scale.len()) {
@@ -97,27 +99,24 @@ fn rotated(scale: &[f32]) -> Vec<f32> {
 }
 
 impl LinearPatch {
-    /// `d [C]`
+    /// Computes `d [C]`, and notes about zero channels.
     fn scale(&self, boundary: &Boundary<'_>) -> Result<(Vec<f32>, Vec<String>)> {
-        let sequences = boundary.fitted;
-        let magnitudes = |index: usize| -> Result<(Vec<f64>, Vec<f64>)> {
+        let channels = boundary.channels();
+        let mut ratios = Ratios::new(channels);
+        for index in 0..boundary.fitted {
             let rows = boundary.sequence(index);
-            let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows)?);
-            Ok((self.magnitudes(pre, boundary.channels()), self.magnitudes(post, boundary.channels())))
-        };
-        let mut ratios = Ratios::new(boundary.channels());
-        for index in 0..sequences {
-            let (pre, post) = magnitudes(index)?;
+            let pre = self.magnitudes(boundary.pre(rows.clone())?, channels);
+            let post = self.magnitudes(boundary.post(rows)?, channels);
             ratios.add(&pre, &post);
         }
-        let tokens = (sequences * boundary.length()) as f64;
+        let tokens = (boundary.fitted * boundary.length()) as f64;
         Ok(match self.placement {
             Placement::Region => ratios.mean_over_sequences(),
             Placement::Layer => (ratios.over_tokens(tokens), Vec::new()),
         })
     }
 
-    /// `Σ_t |x|` of each channel of one sequence, rotated first where asked.
+    /// Computes `Σ_t |x|` of each channel of one sequence, rotated if the method asks for it.
     fn magnitudes(&self, x: &[f32], channels: usize) -> Vec<f64> {
         let rotated = (self.rotate && self.placement == Placement::Region).then(|| {
             let mut x = x.to_vec();
@@ -130,10 +129,10 @@ impl LinearPatch {
     }
 }
 
-/// Magnitudes after and before, by channel.
+/// Magnitudes before and after a span, by channel.
 struct Ratios {
-    /// Sum of the sequences' ratios, and the number of sequences that have one.
-    of_sequences: Vec<(f64, usize)>,
+    /// Sum of the per-sequence ratios, and the number of sequences whose ratio is defined.
+    per_sequence: Vec<(f64, usize)>,
     pre: Vec<f64>,
     post: Vec<f64>,
     sequences: usize,
@@ -142,7 +141,7 @@ struct Ratios {
 impl Ratios {
     fn new(channels: usize) -> Self {
         let zeros = vec![0.0; channels];
-        Self { of_sequences: vec![(0.0, 0); channels], pre: zeros.clone(), post: zeros, sequences: 0 }
+        Self { per_sequence: vec![(0.0, 0); channels], pre: zeros.clone(), post: zeros, sequences: 0 }
     }
 
     fn add(&mut self, pre: &[f64], post: &[f64]) {
@@ -151,20 +150,20 @@ impl Ratios {
             self.pre[channel] += pre;
             self.post[channel] += post;
             if *pre > 0.0 {
-                self.of_sequences[channel].0 += post / pre;
-                self.of_sequences[channel].1 += 1;
+                self.per_sequence[channel].0 += post / pre;
+                self.per_sequence[channel].1 += 1;
             }
         }
     }
 
-    /// A sequence in which a channel is silent before the region says nothing of that channel's scale (the reference
-    /// code would divide by zero); a channel that is silent in all keeps 1, which nothing ever multiplies.
+    /// Averages the ratios over sequences.
+    ///
+    /// A sequence in which a channel is zero before the region does not count for that channel; the reference code would
+    /// divide by zero. A channel that is zero in all sequences keeps scale 1.
     fn mean_over_sequences(&self) -> (Vec<f32>, Vec<String>) {
         let scale = |&(sum, count): &(f64, usize)| if count == 0 { 1.0 } else { (sum / count as f64) as f32 };
-        let silent = |least: usize, most: usize| {
-            self.of_sequences.iter().filter(|(_, count)| (least..=most).contains(count)).count()
-        };
-        let (always, sometimes) = (silent(0, 0), silent(1, self.sequences.saturating_sub(1)));
+        let always = self.per_sequence.iter().filter(|(_, count)| *count == 0).count();
+        let sometimes = self.per_sequence.iter().filter(|(_, count)| (1..self.sequences).contains(count)).count();
         let mut notes = Vec::new();
         if always > 0 {
             notes.push(format!("{always} silent channels keep scale 1"));
@@ -172,12 +171,13 @@ impl Ratios {
         if sometimes > 0 {
             notes.push(format!("{sometimes} channels are silent in some sequences, which do not count for them"));
         }
-        (self.of_sequences.iter().map(scale).collect(), notes)
+        (self.per_sequence.iter().map(scale).collect(), notes)
     }
 
+    /// Divides the mean magnitudes over all tokens.
     fn over_tokens(&self, tokens: f64) -> Vec<f32> {
-        let ratio = |(pre, post): (&f64, &f64)| ((post / tokens) / (pre / tokens + LEAST_MAGNITUDE)) as f32;
-        self.pre.iter().zip(&self.post).map(ratio).collect()
+        let magnitudes = self.pre.iter().zip(&self.post);
+        magnitudes.map(|(pre, post)| ((post / tokens) / (pre / tokens + MAGNITUDE_EPSILON)) as f32).collect()
     }
 }
 
@@ -186,8 +186,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_every_basis_equal_scales_scale_and_unequal_ones_stay_symmetric() {
-        // 40 and 24 have matrices that are not symmetric.
+    fn rotated_scales_give_symmetric_operators() {
+        // The Hadamard matrices of sizes 24 and 40 are not symmetric.
         for channels in [16, 24, 28, 40] {
             let matrix = rotated(&vec![3.0; channels]);
             let uneven = rotated(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_count_alike_whatever_their_magnitude() {
+    fn sequences_have_equal_weight() {
         let mut ratios = Ratios::new(1);
         ratios.add(&[1.0], &[2.0]);
         ratios.add(&[100.0], &[400.0]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_channels_are_said_and_never_divide_by_zero() {
+    fn zero_channels_are_noted_and_never_divide_by_zero() {
         let mut ratios = Ratios::new(3);
         ratios.add(&[0.0, 0.0, 1.0], &[5.0, 1.0, 1.0]);
         ratios.add(&[0.0, 2.0, 1.0], &[5.0, 6.0, 1.0]);

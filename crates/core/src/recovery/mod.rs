@@ -1,4 +1,6 @@
-//! Floor 2: what is put at the boundary of a removed region (design §7). One method, one file, one line in [`ENTRIES`].
+//! Recovery methods: operators that repair the boundary of a removed region (design §7).
+//!
+//! A method is one file with a registry entry, and one line in [`ENTRIES`].
 
 mod affine;
 mod boundary;
@@ -27,7 +29,7 @@ use crate::quantity::MOST_TOKENS;
 
 pub use boundary::{Boundary, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
-pub use method::{Fitted, Place, Recovery, WIDE};
+pub use method::{F64_COST, Fitted, Place, Recovery};
 pub use none::NAME as NONE;
 pub use repair_metrics::RepairMetrics;
 
@@ -46,10 +48,10 @@ const ENTRIES: &[RecoveryEntry] = &[
     sequential::ENTRY,
 ];
 
-/// The recovery of a name, with its options.
+/// Builds the recovery called `name` with the given options.
 ///
 /// # Errors
-/// An unknown name (with the nearest), an unknown option or a wrong value.
+/// An unknown name (the message suggests the nearest one), an unknown option or an invalid value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let recovery = options::lookup("recovery", name, ENTRIES)?.build(&untrained(options))?;
     if options.contains_key(FINETUNE) && !recovery.tunable() {
@@ -64,15 +66,15 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(recovery)
 }
 
-/// The option by which a recovery's operator is trained after it is solved.
+/// Option that trains a recovery's operator after it is solved.
 pub const FINETUNE: &str = "finetune";
 
-/// A recovery's options without its training: what the operator is that the training begins with.
+/// Returns the options without [`FINETUNE`]. They identify the operator that training starts from.
 pub fn untrained(options: &Options) -> Options {
     options.iter().filter(|(name, _)| *name != FINETUNE).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// How a recovery's operator is trained after it is solved; none where it is not.
+/// Parses the training settings, if the options have any.
 fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let Some(value) = options.get(FINETUNE) else { return Ok(None) };
     let wrong = |found: String| Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found);
@@ -87,17 +89,21 @@ fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     Ok(Some(finetune))
 }
 
-/// The names of the recoveries whose operators can be trained.
+/// Returns the names of the recoveries whose operators can be trained.
 fn tunable() -> impl Iterator<Item = &'static str> {
-    let is = |entry: &&RecoveryEntry| entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable());
-    ENTRIES.iter().filter(is).map(|entry| entry.shown.name)
+    ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
 }
 
-/// The recovery of a name, with its options as it is known by them in keys, every default filled in, and how its operator is
-/// trained after it is solved.
+/// Whether the method, with default options, has an operator that can be trained.
+fn is_tunable(entry: &RecoveryEntry) -> bool {
+    entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
+}
+
+/// Builds a recovery and resolves its options to the form that keys contain, with every default filled in.
+/// Also returns the training settings, if the operator is to be trained.
 ///
 /// # Errors
-/// As [`build`]; a wrong value of a training, or a count that is too small.
+/// Those of [`build`], or invalid training settings.
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
     let recovery = build(name, options)?;
     let training = finetune(name, options)?;
@@ -108,34 +114,35 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Opt
     Ok((recovery, resolved, training))
 }
 
-/// The version of what a recovery gives; 1 of a name that is no recovery's.
+/// Returns the version of a recovery's results, or 1 for an unknown name.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// The names of all recoveries and what their options are.
+/// Describes all recoveries and their options, for the grid schema and the help.
 pub fn described() -> Vec<Described> {
-    let described = |entry: &RecoveryEntry| {
-        let mut described = entry.described();
-        if tunable().any(|name| name == described.name) {
-            described.options["properties"][FINETUNE] = options::schema::<Finetune>();
-        }
-        described
-    };
-    ENTRIES.iter().map(described).collect()
+    ENTRIES.iter().map(describe).collect()
 }
 
-/// How a recovery is shown that tables call `name`: `ghosted`, or `ghosted:svd`. None of a name that is no recovery's.
+fn describe(entry: &RecoveryEntry) -> Described {
+    let mut described = entry.described();
+    if is_tunable(entry) {
+        described.options["properties"][FINETUNE] = options::schema::<Finetune>();
+    }
+    described
+}
+
+/// Returns the appearance of a recovery by its table name, such as `ghosted` or `ghosted:svd`.
 pub fn appearance(name: &str) -> Option<Appearance> {
     options::appearance(name, ENTRIES)
 }
 
-/// A recovery as the paper prints it; a name that is no recovery's as it is.
+/// Returns the label that the paper prints for a recovery, or an unknown name unchanged.
 pub fn label(name: &str) -> &str {
     appearance(name).map_or(name, |shown| shown.label)
 }
 
-/// A recovery as a table prints it: its label, with the value of a named option that has no label of its own behind it.
+/// Returns the label that tables print, followed by the option value in parentheses if the variant has no label.
 pub fn heading(name: &str) -> String {
     match options::further(name, ENTRIES) {
         Some(word) => format!("{} ({word})", label(name)),
@@ -143,21 +150,22 @@ pub fn heading(name: &str) -> String {
     }
 }
 
-/// Whether it is the paper's own method.
+/// Whether a recovery is the paper's own method.
 pub fn is_ours(name: &str) -> bool {
     appearance(name).is_some_and(|shown| shown.ours)
 }
 
-/// How the paper's own method is shown.
+/// Returns the appearance of the paper's own method.
 pub fn ours() -> Option<Appearance> {
     ENTRIES.iter().map(|entry| entry.shown).find(|shown| shown.ours)
 }
 
-/// What tables write behind a recovery's name for the value of an option: the variant's word, or the value.
+/// Returns the suffix that table names carry for the value of an option: the variant's word, or the value.
 pub fn word<'a>(name: &str, option: &str, value: &'a str) -> &'a str {
     let entry = ENTRIES.iter().find(|entry| entry.shown.name == name);
     let variants = entry.map_or(&[][..], |entry| entry.variants);
-    variants.iter().find(|of| of.option == option && of.value == value).map_or(value, |of| of.word)
+    let variant = variants.iter().find(|variant| variant.option == option && variant.value == value);
+    variant.map_or(value, |variant| variant.word)
 }
 
 #[cfg(test)]
@@ -167,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variant_is_printed_in_its_own_words_and_drawn_as_its_method() {
+    fn variant_has_its_own_label_and_the_style_of_its_method() {
         assert_eq!((label("ghosted"), label("ghosted:svd")), ("Ghost Layer (Ours)", "SVD-based"));
         assert_eq!(word("ghosted", "solver", "normal"), "solve");
         assert_eq!(label("ghosted:solve"), "Solver-based");
@@ -176,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_words_of_its_own_keeps_the_grids() {
+    fn unlabelled_names_and_values_are_printed_unchanged() {
         assert_eq!((label("my-method"), label("replaceme-cos:3")), ("my-method", "ReplaceMe (Cos)"));
         assert_eq!(word("replaceme-cos", "epochs", "3"), "3");
         assert!(!is_ours("my-method"));
@@ -185,13 +193,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_paper_lacks_is_no_part_of_its_tables_of_methods() {
-        let beyond = described().into_iter().filter(|of| of.beyond).map(|of| of.name);
+    fn methods_beyond_the_paper_are_marked() {
+        let beyond = described().into_iter().filter(|method| method.beyond).map(|method| method.name);
         assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "rank", "sequential"]);
     }
 
     #[test]
-    fn what_the_paper_trains_can_be_trained_and_nothing_else() {
+    fn only_the_methods_that_the_paper_trains_are_tunable() {
         let options = |value: Value| value.as_object().unwrap().clone();
         let finetune = |value: Value| finetune("ghosted", &options(json!({"finetune": value})));
         assert_eq!(tunable().collect::<Vec<_>>(), ["linearpatch-diag", "linearpatch-rotate", "ghosted"]);
@@ -210,20 +218,20 @@ mod tests {
             let message = build(name, &options).err().unwrap().to_string();
             assert!(message.contains("no operator that can be fine-tuned"), "{name}: {message}");
         }
-        let resolve = |of: Value| resolved("ghosted", &options(of)).unwrap().1;
+        let resolve = |value: Value| resolved("ghosted", &options(value)).unwrap().1;
         let resolved = resolve(json!({"finetune": {"length": 16, "sequences": 8}}));
         assert_eq!(resolved[FINETUNE], json!({"sequences": 8, "length": 16, "seed": 0}));
         assert_eq!(untrained(&resolved), resolve(json!({})));
     }
 
     #[test]
-    fn the_paper_has_one_own_method() {
+    fn exactly_one_method_is_the_papers_own() {
         assert_eq!(ENTRIES.iter().filter(|entry| entry.shown.ours).count(), 1);
         assert_eq!(ours().unwrap().name, "ghosted");
     }
 
     #[test]
-    fn every_variant_is_one_that_a_grid_can_ask_for() {
+    fn every_variant_builds() {
         for entry in ENTRIES {
             for variant in entry.variants {
                 let options = serde_json::json!({ variant.option: variant.value }).as_object().unwrap().clone();

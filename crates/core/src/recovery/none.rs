@@ -1,4 +1,4 @@
-//! No recovery: the layers are removed, nothing else.
+//! No recovery: the layers are only removed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use super::method::{Place, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 
-/// The cut without a repair: what every repair is compared with.
+/// Name of the unrepaired cut, the baseline of every repair.
 pub const NAME: &str = "none";
 const SOURCE: &str = "";
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)
@@ -44,7 +44,7 @@ mod tests {
     use crate::recovery::{build, described};
 
     #[test]
-    fn no_other_recovery_leaves_a_cut_as_it_is() {
+    fn every_other_recovery_repairs() {
         for method in described() {
             let repairs = build(&method.name, &Options::new()).unwrap().repairs();
             assert_eq!(repairs, method.name != super::NAME, "{}", method.name);

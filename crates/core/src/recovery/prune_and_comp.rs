@@ -1,10 +1,10 @@
-//! Prune&Comp: magnitudes made up for, in weights that are there already (Chen et al. 2025; paper appendix A; design §7).
+//! Prune&Comp: magnitude compensation folded into existing weights (Chen et al. 2025; paper appendix A; design §7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{Place, READ, Recovery, RecoveryEntry};
+use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Operator, Sublayer};
@@ -20,22 +20,22 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions
 
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///
-/// - `granularity: channel, target: boundary` (the paper's description): one factor a channel, on the output rows of
-///   `o_proj` and `down_proj` of layer `s − 1`. Where a branch ends in a norm the rows stand before it: the norm takes the
-///   factors' common size back, and only their proportions reach the stream.
-/// - `granularity: scalar, target: stream` (the original method): one factor on the embedding and all `o_proj` and
-///   `down_proj` before the region. A root-mean-square norm does not see the scale of what it norms, so every branch
-///   before the region stays as it is and the stream arrives scaled: which is what one factor on the stream at the
-///   boundary gives, exactly, and with all steps before it shared. Where branches end in norms, factors on projections do
-///   nothing, and no weights give what the method wants: the factor is a step of its own, and said to be.
+/// - `granularity: channel, target: boundary` (the paper's description): one factor per channel, on the output rows of
+///   `o_proj` and `down_proj` of layer `s − 1`. If a branch ends in a norm, the norm removes the common magnitude of the
+///   factors, and only their proportions reach the stream.
+/// - `granularity: scalar, target: stream` (the original method): one factor on the embedding and on every `o_proj` and
+///   `down_proj` before the region. An RMS norm ignores the scale of its input, so the branches before the region do not
+///   change and the stream arrives scaled. One factor on the stream at the boundary gives the same result and lets
+///   variants share the steps before it. If branches end in norms, factors on projections have no effect; the factor then
+///   is a step of its own, with a note.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct PruneAndCompOptions {
-    /// One factor for each channel, or one for all.
+    /// One factor per channel, or one for all channels.
     granularity: Option<Granularity>,
-    /// What is scaled; it follows from `granularity`.
+    /// The scaled weights. Follows from `granularity`.
     target: Option<Target>,
-    /// What gets factors each; those of a region's layers are folded one after the other into the layer before it.
+    /// Whether each region or each removed layer gets factors. Factors of several layers are multiplied.
     boundary: Placement,
 }
 
@@ -58,7 +58,7 @@ struct PruneAndComp {
     placement: Placement,
 }
 
-/// Granularity and target follow from each other; by default they are the paper's.
+/// Fills in granularity and target, which follow from each other. Defaults to the paper's form.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
     let (granularity, target) = form(&settings)?;
@@ -79,10 +79,10 @@ fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
         (None | Some(Granularity::Scalar), Some(Target::Stream)) | (Some(Granularity::Scalar), None) => {
             Ok((Granularity::Scalar, Target::Stream))
         }
-        _ => Err(Error::bad_input(format!("options of `{NAME}` that do not go together"))
+        _ => Err(Error::bad_input(format!("`granularity` and `target` of `{NAME}` do not match"))
             .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
-            .found("the one with the other's")
-            .hint("factors by channel change what a norm gives, so only one factor for all can go through the stream")),
+            .found("a mix of the two")
+            .hint("remove one of the two options; it follows from the other")),
     }
 }
 
@@ -102,7 +102,7 @@ impl Recovery for PruneAndComp {
         let around = [HookPoint::Stream(span.start), HookPoint::Stream(span.end)];
         match self.granularity {
             Granularity::Scalar => around.to_vec(),
-            // What enters the layer whose weights change: its new output is computed from there.
+            // The input of the layer whose weights change, to recompute its output.
             Granularity::Channel => {
                 span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain(around).collect()
             }
@@ -110,12 +110,13 @@ impl Recovery for PruneAndComp {
     }
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {
-        2.0 * READ * (rows * channels) as f64
+        2.0 * ELEMENT_COST * (rows * channels) as f64
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let (mut pre, mut post) = (vec![0.0; channels], vec![0.0; channels]);
+        let mut pre = vec![0.0; channels];
+        let mut post = vec![0.0; channels];
         for rows in boundary.blocks(boundary.fitted) {
             add_magnitudes(&mut pre, boundary.pre(rows.clone())?);
             add_magnitudes(&mut post, boundary.post(rows)?);
@@ -136,7 +137,7 @@ impl Recovery for PruneAndComp {
                 })
             }
             Granularity::Channel => {
-                // A channel that is silent before the region has nothing that a factor could change.
+                // A factor cannot change a channel that is zero before the region.
                 let silent = pre.iter().filter(|&&pre| pre == 0.0).count();
                 let factor = |(pre, post): (f64, f64)| if pre == 0.0 { 1.0 } else { (post / pre) as f32 };
                 let operator = Operator::diagonal(pre.into_iter().zip(post).map(factor).collect())?;

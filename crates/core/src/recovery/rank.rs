@@ -1,9 +1,9 @@
-//! Ghosted of low rank. Beyond the paper.
+//! Ghosted of low rank, beyond the paper.
 //!
-//! Of all maps `N` of rank `r` the one whose `X·N` is nearest to what ghosted's `M` gives is `(M·V)·Vᵀ`, with the first `r`
-//! eigenvectors `V` of `MᵀXᵀΔ` (the derivation is at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to
-//! whatever `X` can say, so that `N` is also the nearest to `Δ` itself: `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. `x + (x·D)·U`
-//! has `2·C·r` numbers instead of `C²` and as many multiplications a token.
+//! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimises `‖X·(N − M)‖` for ghosted's `M`, where `V` has the first `r`
+//! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to the columns of
+//! `X`, so `N` also minimises `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`.
+//! `x + (x·D)·U` stores `2·C·r` numbers instead of `C²` and takes as many multiplications per token.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,14 +19,14 @@ const NAME: &str = "rank";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<Rank>(NAME, "", build).label("Ghost Layer, low rank").beyond();
 
-/// `W = I + D·U`: ghosted's map cut down to the directions that move the stream most.
+/// `W = I + D·U`: ghosted's map restricted to the directions that change the stream most.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Rank {
     /// Columns of `D` and rows of `U`.
     #[schemars(range(min = 1))]
     rank: usize,
-    /// What gets an operator each.
+    /// Whether each region or each removed layer gets an operator.
     boundary: Placement,
 }
 
@@ -49,7 +49,7 @@ impl Recovery for Rank {
         if self.rank <= config.hidden {
             return Ok(());
         }
-        Err(Error::bad_input("a rank is larger than the residual stream is wide")
+        Err(Error::bad_input("the rank exceeds the hidden size")
             .at(format!("`rank` of `{NAME}`"))
             .expected(format!("at most {}", config.hidden))
             .found(self.rank))
@@ -68,8 +68,9 @@ impl Recovery for Rank {
         let normal = boundary.normal_equations()?;
         let solved = least_squares::solve(&normal, channels, RIDGE)?;
         let thin = normal.thin(&solved.matrix, self.rank)?;
-        let narrow = |of: Vec<f64>| of.into_iter().map(|v| v as f32).collect();
-        let operator = Operator::low_rank(channels, narrow(thin.down), narrow(thin.up))?;
+        let down = thin.down.into_iter().map(|v| v as f32).collect();
+        let up = thin.up.into_iter().map(|v| v as f32).collect();
+        let operator = Operator::low_rank(channels, down, up)?;
         let note = format!("rank {} keeps {:.1} % of ghosted's correction", self.rank, 100.0 * thin.share);
         Ok(solved.on_stream(operator).note(note))
     }
@@ -82,7 +83,7 @@ mod tests {
     use crate::recovery::boundary::tests::{Written, near};
 
     #[test]
-    fn the_direction_that_moves_the_stream_most_is_kept() {
+    fn low_rank_keeps_the_direction_of_largest_change() {
         // XᵀX = diag(16, 1) and M = diag(1, 3): rows move by 4 along the first channel and by 3 along the second.
         let streams: [(usize, &[f32]); 2] = [(1, &[4.0, 0.0, 0.0, 1.0]), (2, &[8.0, 0.0, 0.0, 4.0])];
         let written = Written::new(2, 1, &streams);

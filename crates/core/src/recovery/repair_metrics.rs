@@ -1,4 +1,4 @@
-//! What is known of a repair on the activations that made it (design §7, last point).
+//! Norms and errors of a repair on its calibration activations (design §7).
 
 use std::ops::Range;
 
@@ -12,16 +12,17 @@ use crate::files::number;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use crate::model::{Batch, Operator, Step, Sublayer};
 
-/// Norms and errors at one boundary, over all calibration sequences. `X̂` is what the repair gives in the place of
-/// `X_post` on the dense stream, whatever stream the repair was
-/// solved on; `M = W − I`, wherever the operator stands, without a bias.
+/// Norms and errors at one boundary, over all calibration sequences.
+///
+/// `X̂` is the repair's estimate of `X_post` from the dense stream, even if the repair was solved on another stream.
+/// `M = W − I` of the operator, without its bias.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
     pub boundary_mae: f64,
-    /// The same for each channel, over tokens (paper figure 4).
+    /// Mean of |X̂ − X_post| over tokens, for each channel (paper figure 4).
     pub boundary_mae_by_channel: Vec<f64>,
-    /// ‖X̂ − X_post‖ / ‖Δ‖; not a number where the layers did nothing.
+    /// ‖X̂ − X_post‖ / ‖Δ‖. NaN if the removed layers did not change the stream.
     #[serde(with = "number")]
     pub relative_residual: f64,
     /// ‖Δ‖
@@ -36,15 +37,20 @@ pub struct RepairMetrics {
 
 impl RepairMetrics {
     /// Measures a repair.
+    ///
+    /// # Errors
+    /// The activations cannot be read, or the layer before the span cannot be run.
     pub fn of(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
         let channels = boundary.channels();
         let m = difference_to_identity(channels, repair.operator().map(AsRef::as_ref))?;
         let mut absolute = vec![0.0f64; channels];
-        let (mut residual, mut delta_square, mut rows) = (0.0, 0.0, 0usize);
-        // Some blocks side by side; they are summed one after the other, so that threads change nothing.
-        for some in blocks(boundary, repair).chunks(2 * rayon::current_num_threads()) {
-            let errors = some.par_iter().map(|block| error(boundary, repair, &m, block.clone())); // [rows, C] each
-            for (block, error) in some.iter().zip(errors.collect::<Result<Vec<_>>>()?) {
+        let mut residual = 0.0;
+        let mut delta_square = 0.0;
+        let mut rows = 0usize;
+        // Blocks are computed in parallel and summed in order, so the result does not depend on the number of threads.
+        for group in blocks(boundary, repair).chunks(2 * rayon::current_num_threads()) {
+            let errors = group.par_iter().map(|block| error(boundary, repair, &m, block.clone())); // [rows, C] each
+            for (block, error) in group.iter().zip(errors.collect::<Result<Vec<_>>>()?) {
                 for row in error.chunks_exact(channels) {
                     for (sum, e) in absolute.iter_mut().zip(row) {
                         *sum += e.abs();
@@ -57,24 +63,28 @@ impl RepairMetrics {
                 rows += block.len();
             }
         }
-        let half = |sign: f64| {
-            let square = |i: usize, j: usize| ((m[i * channels + j] + sign * m[j * channels + i]) / 2.0).powi(2);
-            let row = |i: usize| (0..channels).map(|j| square(i, j)).sum::<f64>();
-            (0..channels).map(row).sum::<f64>().sqrt()
-        };
         Ok(Self {
             boundary_mae: absolute.iter().sum::<f64>() / (rows * channels) as f64,
             boundary_mae_by_channel: absolute.iter().map(|sum| sum / rows as f64).collect(),
             relative_residual: (residual / delta_square).sqrt(),
             delta_norm: delta_square.sqrt(),
             m_norm: m.iter().map(|v| v * v).sum::<f64>().sqrt(),
-            m_symmetric_norm: half(1.0),
-            m_antisymmetric_norm: half(-1.0),
+            m_symmetric_norm: part_norm(&m, channels, 1.0),
+            m_antisymmetric_norm: part_norm(&m, channels, -1.0),
         })
     }
 }
 
-/// Blocks over all sequences; whole sequences where a layer is run again, because attention looks back.
+/// Computes `‖(M + sign·Mᵀ)/2‖`: the symmetric part for 1, the antisymmetric part for −1.
+fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
+    let rows = (0..channels).map(|i| {
+        let squares = (0..channels).map(|j| ((m[i * channels + j] + sign * m[j * channels + i]) / 2.0).powi(2));
+        squares.sum::<f64>()
+    });
+    rows.sum::<f64>().sqrt()
+}
+
+/// Returns blocks over all sequences. A block is a full sequence if a layer is run again, because attention needs it.
 fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     match repair {
         Repair::Branches { attention: true, .. } => {
@@ -84,12 +94,12 @@ fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     }
 }
 
-/// `X̂ − X_post` of some rows, `[rows, C]`. Differences are formed before products, so that nothing large cancels.
+/// Computes `X̂ − X_post` of some rows, `[rows, C]`. Forms differences before products to avoid cancellation.
 fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
     let channels = boundary.channels();
     let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
     match repair {
-        // X_pre·M − Δ, and A·M − Δ: both X̂ are X_pre plus a product.
+        // X̂ is X_pre plus a product: the errors are X_pre·M − Δ and A·M − Δ.
         Repair::Cut => Ok(less(pre, post)),
         Repair::Stream(operator) => plus_bias(plus_product(less(pre, post), &wide(pre), m, channels), operator),
         Repair::Branches { operator, attention: false } => {
@@ -99,7 +109,7 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
             let layer = boundary.layer_before()?;
             let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
             let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
-            let edited = Sublayer::BOTH.map(|half| Step::Edited(half, layer, operator.clone()));
+            let edited = Sublayer::BOTH.map(|sublayer| Step::Edited(sublayer, layer, operator.clone()));
             let repaired = boundary.backbone.resume(&batch, &edited, entering)?;
             Ok(less(&repaired.values()?, post))
         }
@@ -114,7 +124,7 @@ fn less(x: &[f32], y: &[f32]) -> Vec<f64> {
     x.iter().zip(y).map(|(&x, &y)| f64::from(x) - f64::from(y)).collect()
 }
 
-/// `sum + x·m`
+/// Computes `sum + x·m`.
 fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec<f64> {
     let rows = x.len() / channels;
     let (x, m) = (MatrixView::rows(x, rows, channels), MatrixView::rows(m, channels, channels));
@@ -122,7 +132,7 @@ fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec
     sum
 }
 
-/// `sum + b`, for each row.
+/// Adds the operator's bias, if it has one, to each row.
 fn plus_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
     if let Some(bias) = operator.bias()? {
         sum.iter_mut().zip(bias.iter().cycle()).for_each(|(sum, b)| *sum += f64::from(*b));
@@ -130,7 +140,7 @@ fn plus_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
     Ok(sum)
 }
 
-/// `W − I`, `[C, C]`; zero where there is no operator.
+/// Computes `W − I [C, C]`, or zero without an operator.
 fn difference_to_identity(channels: usize, operator: Option<&Operator>) -> Result<Vec<f64>> {
     let Some(operator) = operator else { return Ok(vec![0.0; channels * channels]) };
     let mut m = wide(&operator.linear()?);

@@ -1,11 +1,11 @@
-//! ReplaceMe by cosine: the map of the MLP output that points where it should (reference: the ReplaceMe repository; design §7).
+//! ReplaceMe by cosine distance: a map of the MLP output trained with Adam (reference: the ReplaceMe repository; design §7).
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
-use super::method::{Place, READ, Recovery, RecoveryEntry};
+use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
 use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
@@ -21,38 +21,37 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Cosine>(NAME, SOURC
     .label("ReplaceMe (Cos)")
     .style(Style::new(Hue::Sky, Marker::Diamond, Dash::DashDot));
 
-/// Far more than anybody waits for.
-const MOST_EPOCHS: usize = 100_000;
-const MOST_BATCH: usize = 1 << 20;
+const MAX_EPOCHS: usize = 100_000;
+const MAX_BATCH: usize = 1 << 20;
 
-/// As `torch.nn.functional.cosine_similarity`: a norm counts as at least this.
-const LEAST_NORM: f32 = 1e-8;
+/// Lower bound of a norm, as in `torch.nn.functional.cosine_similarity`.
+const NORM_EPSILON: f32 = 1e-8;
 
 /// `T` from `I` by Adam on `1 − mean cos(A·T, Y)`, over all sequences; `A` and `Y` as in `replaceme-ls`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cosine {
-    /// Of Adam.
+    /// Learning rate of Adam.
     learning_rate: f64,
-    /// How often all tokens are gone through.
+    /// Passes over all tokens.
     epochs: usize,
-    /// Tokens of a step.
+    /// Tokens per step.
     batch: usize,
-    /// The order of the tokens.
+    /// Order of the tokens.
     order: TokenOrder,
-    /// Of the shuffle.
+    /// Seed of the shuffle.
     seed: u64,
-    /// What gets a map each; those of a region's layers are multiplied into the layer before it, one after the other.
+    /// Whether each region or each removed layer gets a map. Maps of several layers are multiplied.
     boundary: Placement,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum TokenOrder {
-    /// Another order of all tokens in each epoch.
+    /// A new random order in each epoch.
     #[default]
     Shuffled,
-    /// Tokens as they stand in the calibration sequences.
+    /// The order of the calibration sequences.
     Sequential,
 }
 
@@ -75,11 +74,11 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let wrong = |what: &str, found: String| {
         Err(Error::bad_input(format!("wrong options for `{name}`")).expected(what).found(found))
     };
-    if settings.batch == 0 || settings.batch > MOST_BATCH {
-        return wrong(&format!("a `batch` of 1 to {MOST_BATCH} tokens"), settings.batch.to_string());
+    if settings.batch == 0 || settings.batch > MAX_BATCH {
+        return wrong(&format!("a `batch` of 1 to {MAX_BATCH} tokens"), settings.batch.to_string());
     }
-    if settings.epochs > MOST_EPOCHS {
-        return wrong(&format!("at most {MOST_EPOCHS} `epochs`"), settings.epochs.to_string());
+    if settings.epochs > MAX_EPOCHS {
+        return wrong(&format!("at most {MAX_EPOCHS} `epochs`"), settings.epochs.to_string());
     }
     if !settings.learning_rate.is_finite() || settings.learning_rate <= 0.0 {
         return wrong("a `learning_rate` above 0", settings.learning_rate.to_string());
@@ -101,9 +100,9 @@ impl Recovery for Cosine {
     }
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {
-        let (c, rows) = (channels as f64, rows as f64);
-        // The map and its gradient; three streams in no order, and what they give gone through twice in f64.
-        self.epochs as f64 * rows * (4.0 * c * c + 8.0 * READ * c)
+        let c = channels as f64;
+        // Two products with the map, and eight element-wise accesses: three streams in random order, two passes in f64.
+        self.epochs as f64 * rows as f64 * (4.0 * c * c + 8.0 * ELEMENT_COST * c)
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
@@ -120,7 +119,8 @@ impl Recovery for Cosine {
             if self.order == TokenOrder::Shuffled {
                 shuffle(&mut order, &mut random)?;
             }
-            let (mut sum, mut batches) = (0.0, 0);
+            let mut sum = 0.0;
+            let mut batches = 0;
             for batch in order.chunks(self.batch) {
                 step.read(boundary, batch)?;
                 sum += step.loss_and_gradient(&map);
@@ -135,7 +135,7 @@ impl Recovery for Cosine {
     }
 }
 
-/// Fisher and Yates.
+/// Shuffles by Fisher and Yates.
 fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
     for last in (1..order.len()).rev() {
         order.swap(last, random.randint(0, last as u64)? as usize);
@@ -143,7 +143,7 @@ fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
     Ok(())
 }
 
-/// One batch: `A` and `Y`, and what is computed of them.
+/// One batch: `A`, `Y`, `A·T` and the gradient.
 struct BatchStep {
     channels: usize,
     branch: Vec<f32>,   // [batch, C]
@@ -154,11 +154,16 @@ struct BatchStep {
 
 impl BatchStep {
     fn new(channels: usize) -> Self {
-        let empty = Vec::new;
-        Self { channels, branch: empty(), target: empty(), mapped: empty(), gradient: vec![0.0; channels * channels] }
+        Self {
+            channels,
+            branch: Vec::new(),
+            target: Vec::new(),
+            mapped: Vec::new(),
+            gradient: vec![0.0; channels * channels],
+        }
     }
 
-    /// Reads some tokens' rows; the rest of the corpus stays on the disk.
+    /// Reads the rows of the given tokens from disk.
     fn read(&mut self, boundary: &Boundary<'_>, tokens: &[usize]) -> Result<()> {
         let c = self.channels;
         for rows in [&mut self.branch, &mut self.target, &mut self.mapped] {
@@ -168,18 +173,15 @@ impl BatchStep {
         tokens.par_iter().zip(both).try_for_each(|(&token, (branch, target))| {
             let rows = token..token + 1;
             let middle = boundary.middle(rows.clone())?;
-            let less_middle = |out: &mut [f32], x: &[f32]| {
-                out.iter_mut().zip(x.iter().zip(middle)).for_each(|(out, (x, middle))| *out = x - middle);
-            };
-            less_middle(branch, boundary.pre(rows.clone())?);
-            less_middle(target, boundary.post(rows)?);
+            subtract(branch, boundary.pre(rows.clone())?, middle);
+            subtract(target, boundary.post(rows)?, middle);
             Ok(())
         })
     }
 
-    /// The batch's loss `1 − mean cos(A·T, Y)` at `T`, and in `self.gradient` its derivative by `T`.
+    /// Returns the batch's loss `1 − mean cos(A·T, Y)` at `T`, and writes its derivative by `T` to `self.gradient`.
     ///
-    /// With `p = A·T` of one token: `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
+    /// For `p = A·T` of one token: `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
     fn loss_and_gradient(&mut self, map: &[f32]) -> f64 {
         let (c, rows) = (self.channels, self.branch.len() / self.channels);
         let branch = MatrixView::rows(&self.branch, rows, c);
@@ -198,19 +200,28 @@ impl BatchStep {
     }
 }
 
-/// The cosine of one token; `mapped` becomes the derivative of the batch's loss by it.
+/// Computes `out = x − y`.
+fn subtract(out: &mut [f32], x: &[f32], y: &[f32]) {
+    out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = x - y);
+}
+
+/// Returns the cosine of one token, and replaces `mapped` by the derivative of the batch's loss by it.
 fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
-    let (mut dot, mut pp, mut yy) = (0.0f64, 0.0f64, 0.0f64);
+    let mut dot = 0.0f64;
+    let mut pp = 0.0f64;
+    let mut yy = 0.0f64;
     for (&p, &y) in mapped.iter().zip(target) {
         let (p, y) = (f64::from(p), f64::from(y));
         dot += p * y;
         pp += p * p;
         yy += y * y;
     }
-    let least = f64::from(LEAST_NORM);
-    let (p_norm, y_norm) = (pp.sqrt().max(least), yy.sqrt().max(least));
+    let epsilon = f64::from(NORM_EPSILON);
+    let p_norm = pp.sqrt().max(epsilon);
+    let y_norm = yy.sqrt().max(epsilon);
     let cosine = dot / (p_norm * y_norm);
-    let (by_target, by_self) = (1.0 / (p_norm * y_norm), cosine / (p_norm * p_norm));
+    let by_target = 1.0 / (p_norm * y_norm);
+    let by_self = cosine / (p_norm * p_norm);
     for (p, &y) in mapped.iter_mut().zip(target) {
         *p = ((by_self * f64::from(*p) - by_target * f64::from(y)) / rows as f64) as f32;
     }
@@ -230,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gradient_equals_finite_differences() {
+    fn gradient_matches_finite_differences() {
         let map: Vec<f32> = (0..9).map(|i| if i % 4 == 0 { 1.1 } else { 0.2 * i as f32 - 0.7 }).collect();
         let mut at = step();
         at.loss_and_gradient(&map);
@@ -246,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_token_has_no_gradient_and_no_nan() {
+    fn zero_token_has_zero_gradient() {
         let mut step = BatchStep::new(2);
         (step.branch, step.target, step.mapped) = (vec![0.0; 2], vec![0.0; 2], vec![0.0; 2]);
         assert_eq!(step.loss_and_gradient(&[1.0, 0.0, 0.0, 1.0]), 1.0);
@@ -254,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_names_one_order_of_all_tokens() {
+    fn shuffle_is_a_permutation_fixed_by_its_seed() {
         let order = |seed| {
             let mut order: Vec<usize> = (0..50).collect();
             shuffle(&mut order, &mut PythonRandom::new(seed)).unwrap();

@@ -22,9 +22,9 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME,
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LeastSquares {
-    /// The ridge that is added to the diagonal.
+    /// Ridge added to the diagonal of `AᵀA`.
     alpha: f64,
-    /// What gets a map each; those of a region's layers are multiplied into the layer before it, one after the other.
+    /// Whether each region or each removed layer gets a map. Maps of several layers are multiplied.
     boundary: Placement,
 }
 
@@ -38,13 +38,13 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(Box::new(settings))
 }
 
-/// What ReplaceMe reads of a span: both sides of it, and what its layer before adds.
+/// Returns the streams that ReplaceMe reads: both sides of the span, and the stream before the MLP of the preceding layer.
 pub(super) fn sites(span: Span) -> Vec<HookPoint> {
     let middle = span.start.checked_sub(1).map(HookPoint::Middle);
     [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()
 }
 
-/// A map on the MLP's branch, with a note where it cannot be folded into `down_proj`.
+/// Returns a map of the MLP output, with a note if it cannot be folded into `down_proj`.
 pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Solution> {
     let operator = Operator::dense(boundary.channels(), map)?;
     let solution = Solution::of(Repair::Branches { operator, attention: false });
@@ -53,6 +53,10 @@ pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Soluti
     } else {
         solution
     })
+}
+
+fn squared_norm(x: &[f32]) -> f64 {
+    x.iter().map(|&v| f64::from(v).powi(2)).sum()
 }
 
 fn ends_in_norm(config: &Config) -> bool {
@@ -74,17 +78,18 @@ impl Recovery for LeastSquares {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let (mut sums, mut squares) = (boundary.sums(), 0.0);
-        let square = |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
+        let mut sums = boundary.sums();
+        let mut squares = 0.0;
         for rows in boundary.blocks(boundary.fitted) {
-            let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
+            let pre = boundary.pre(rows.clone())?;
+            let post = boundary.post(rows.clone())?;
             let middle = boundary.middle(rows)?;
-            squares += square(pre) + square(middle);
+            squares += squared_norm(pre) + squared_norm(middle);
             let (branch, target) = branch_and_target(pre, middle, post);
             sums.add(&branch, &target)?;
         }
         let mut normal = sums.finish()?;
-        // The branch is a difference of streams.
+        // The branch is a difference of streams, so its rounding error scales with theirs.
         normal.made_from(squares);
         let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
         let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;

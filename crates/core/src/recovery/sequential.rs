@@ -1,10 +1,9 @@
-//! Ghosted, each operator on the stream that the ones before it leave. Beyond the paper.
+//! Sequential ghosted, beyond the paper: each operator is solved on the stream of the partly repaired model.
 //!
-//! Where several regions are removed, ghosted solves each from dense activations: `M_k = argmin ‖X_k·M − Δ_k‖` with the dense
-//! `X_k`. But what enters the k-th region of the pruned backbone is not `X_k`: the operators before it leave a residual, and
-//! the layers between carry it on. Here `X̂_k` enters the problem, the stream of the backbone as it is repaired so far, and the
-//! target stays dense: `M_k = argmin ‖X̂_k·M − (X_post,k − X̂_k)‖`, so that each operator also takes back what the earlier ones
-//! left. The first one, and so that of a contiguous cut, is ghosted's.
+//! If several regions are removed, ghosted solves each from dense activations: `M_k = argmin ‖X_k·M − Δ_k‖`. In the pruned
+//! model the k-th region receives another stream `X̂_k`, because the preceding operators leave residuals. This method solves
+//! `M_k = argmin ‖X̂_k·M − (X_post,k − X̂_k)‖`, so that each operator also corrects the preceding residuals.
+//! The first operator, and so the only one of a contiguous cut, equals ghosted's.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,11 +18,11 @@ const NAME: &str = "sequential";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<Sequential>(NAME, "", build::<Sequential>).label("Ghost Layer, sequential").beyond();
 
-/// `W = I + M` with `M = argmin ‖X̂·M − (X_post − X̂)‖`, `X̂` what the repairs before leave.
+/// `W = I + M` with `M = argmin ‖X̂·M − (X_post − X̂)‖` on the stream `X̂` of the partly repaired model.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Sequential {
-    /// What gets an operator each.
+    /// Whether each region or each removed layer gets an operator.
     boundary: Placement,
 }
 
@@ -62,9 +61,9 @@ mod tests {
     use crate::recovery::boundary::tests::{Written, near};
 
     #[test]
-    fn a_later_operator_is_fitted_on_what_the_earlier_ones_leave() {
-        // One channel, two tokens. Layer 1 doubles: W = 2, and (2, 4) enters layer 2, which adds 1 and 10 (the engine of
-        // these tests): (13, 15) enters layer 3 of the repaired backbone. The dense stream there is another, (50, 70).
+    fn later_operator_is_solved_on_the_repaired_stream() {
+        // One channel, two tokens. Layer 1 doubles: W = 2, and (2, 4) enters layer 2. The test engine's layer 2 adds 1 and
+        // 10, so (13, 15) enters layer 3 of the repaired model. The dense stream there is (50, 70).
         let streams: [(usize, &[f32]); 4] =
             [(1, &[1.0, 2.0]), (2, &[2.0, 4.0]), (3, &[50.0, 70.0]), (4, &[26.0, 30.0])];
         let written = Written::new(1, 1, &streams);
@@ -73,9 +72,9 @@ mod tests {
         near(&matrix(&first), &[2.0]);
         let earlier = [(Span { start: 1, end: 2 }, first.repair)];
         near(&matrix(&written.solve((3, 4), &earlier, "sequential", &json!({})).unwrap()), &[2.0]);
-        // Ghosted looks at the dense stream: (26·50 + 30·70) / (50² + 70²).
+        // Ghosted reads the dense stream: (26·50 + 30·70) / (50² + 70²).
         near(&matrix(&written.solve((3, 4), &earlier, "ghosted", &json!({})).unwrap()), &[3400.0 / 7400.0]);
-        // Two layers in a row with an operator each: nothing stands between them. (2, 4) → (50, 70).
+        // Two adjacent layers with an operator each: (2, 4) → (50, 70).
         let next = written.solve((2, 3), &earlier, "sequential", &json!({})).unwrap();
         near(&matrix(&next), &[(2.0 * 50.0 + 4.0 * 70.0) / 20.0]);
     }

@@ -1,8 +1,7 @@
-//! The sums of a least-squares problem over rows, on the device that runs the backbone where that is not the processor.
+//! Sums `XᵀX` and `XᵀY` of a least-squares problem, computed on the backbone's device.
 //!
-//! A device with f64 (CUDA) keeps the sums until the last row; one without (Metal) multiplies blocks of rows in f32, which
-//! are summed in f64 here. What is solved with them is solved here. A device whose memory is full leaves the rest to the
-//! processor.
+//! A device with f64 (CUDA) keeps the sums until the last row. A device without f64 (Metal) multiplies blocks of rows in
+//! f32, and the CPU adds them in f64. The system is solved on the CPU. When a device runs out of memory, the CPU continues.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -12,21 +11,21 @@ use crate::model::is_out_of_memory;
 
 /// Running sums `XᵀX` and `XᵀY`.
 pub(super) struct Sums {
-    /// What was summed here, or came from the device.
+    /// Sums on the CPU, including those fetched from the device.
     normal: NormalEquations,
     device: Option<OnDevice>,
 }
 
 struct OnDevice {
     device: Device,
-    /// What the products are computed in.
+    /// Type of the products.
     dtype: DType,
-    /// `XᵀX`, `YᵀX [C, C]`, and how many rows they are of.
+    /// `XᵀX` and `YᵀX [C, C]`, and their number of rows.
     sums: Option<([Tensor; 2], usize)>,
 }
 
 impl Sums {
-    /// Of rows of so many channels, on a device, or on none but the processor.
+    /// Creates empty sums for `channels` channels, on a device or on the CPU.
     pub(super) fn new(channels: usize, device: Option<Device>) -> Self {
         let device = device.map(|device| {
             let dtype = if device.is_metal() { DType::F32 } else { DType::F64 };
@@ -35,7 +34,7 @@ impl Sums {
         Self { normal: NormalEquations::new(channels), device }
     }
 
-    /// Adds rows.
+    /// Adds rows with right-hand sides `y`.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
@@ -59,7 +58,7 @@ impl Sums {
     pub(super) fn add_difference(&mut self, x: &[f32], y: &[f32]) -> Result<()> {
         let c = self.normal.channels();
         let added = self.device.as_mut().map(|on| -> Result<()> {
-            // Half the bytes of f64 go to the device.
+            // Transferring f32 takes half the bytes of f64.
             let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &on.device));
             let [x, y] = [x?.to_dtype(on.dtype)?, y?.to_dtype(on.dtype)?];
             let difference = (y - &x)?;
@@ -71,13 +70,13 @@ impl Sums {
         Ok(())
     }
 
-    /// All sums.
+    /// Returns all sums, on the CPU.
     pub(super) fn finish(mut self) -> Result<NormalEquations> {
         self.fetch()?;
         Ok(self.normal)
     }
 
-    /// Whether the device took the rows. Where it is full it takes no more.
+    /// Returns whether the device took the rows. A device that runs out of memory is not used again.
     fn on_device(&mut self, added: Option<Result<()>>) -> Result<bool> {
         match added {
             None => Ok(false),
@@ -90,7 +89,7 @@ impl Sums {
         }
     }
 
-    /// Takes what stands on the device to the sums here.
+    /// Moves the sums from the device to the CPU.
     fn fetch(&mut self) -> Result<()> {
         let Some(([gram, cross], rows)) = self.device.as_mut().and_then(|on| on.sums.take()) else { return Ok(()) };
         add_sums(&mut self.normal, &gram, &cross, rows)
@@ -137,40 +136,39 @@ mod tests {
         rows.iter().map(|&v| f64::from(v)).collect()
     }
 
-    /// The map and the number of rows of three blocks, two of rows in f32 and one in f64, and how many of them stood on the
-    /// device to the last.
+    /// Adds two f32 blocks and one f64 block. Returns the solution, the number of rows, and how many were on the device.
     fn solved(mut sums: Sums) -> (Vec<f64>, usize, usize) {
         let c = sums.normal.channels();
         for (count, seed) in [(70, 71), (33, 83)] {
             sums.add_difference(&rows(count * c, seed), &rows(count * c, seed + 300)).unwrap();
         }
         sums.add(&wide(&rows(50 * c, 59)), &wide(&rows(50 * c, 97))).unwrap();
-        let there = sums.device.as_ref().and_then(|on| on.sums.as_ref()).map_or(0, |(_, rows)| *rows);
+        let on_device = sums.device.as_ref().and_then(|on| on.sums.as_ref()).map_or(0, |(_, rows)| *rows);
         let normal = sums.finish().unwrap();
-        (normal.solve(1e-6).unwrap(), normal.rows(), there)
+        (normal.solve(1e-6).unwrap(), normal.rows(), on_device)
     }
 
     #[test]
-    fn a_device_in_f64_and_in_blocks_of_f32_gives_the_processors_solution() {
+    fn device_sums_give_the_solution_of_the_cpu() {
         let c = 12;
-        let (expected, count, there) = solved(Sums::new(c, None));
-        assert_eq!((count, there), (153, 0));
+        let (expected, count, on_device) = solved(Sums::new(c, None));
+        assert_eq!((count, on_device), (153, 0));
         let largest = expected.iter().fold(0.0f64, |a, b| a.max(b.abs()));
-        for (dtype, kept, most) in [(DType::F64, 153, 1e-11), (DType::F32, 0, 1e-4)] {
+        for (dtype, kept, tolerance) in [(DType::F64, 153, 1e-11), (DType::F32, 0, 1e-4)] {
             let mut sums = Sums::new(c, Some(Device::Cpu));
             sums.device.as_mut().unwrap().dtype = dtype;
-            let (found, rows, there) = solved(sums);
-            assert_eq!((rows, there), (153, kept), "{dtype:?}");
+            let (found, rows, on_device) = solved(sums);
+            assert_eq!((rows, on_device), (153, kept), "{dtype:?}");
             let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(
-                worst < most * largest && (dtype == DType::F64 || worst > 0.0),
+                worst < tolerance * largest && (dtype == DType::F64 || worst > 0.0),
                 "{dtype:?}: {worst:e} of {largest}"
             );
         }
     }
 
     #[test]
-    fn a_device_that_is_full_leaves_the_rest_to_the_processor() {
+    fn cpu_continues_when_the_device_is_out_of_memory() {
         let c = 12;
         let (x, y) = (rows(40 * c, 71), rows(40 * c, 90));
         let mut sums = Sums::new(c, Some(Device::Cpu));
@@ -186,7 +184,7 @@ mod tests {
         let other = Error::job("a tensor operation failed").found("unspecified launch failure");
         assert!(
             Sums::new(c, Some(Device::Cpu)).on_device(Some(Err(other))).is_err(),
-            "another error is no full memory"
+            "another error is not an out-of-memory error"
         );
     }
 }
