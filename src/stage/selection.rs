@@ -11,7 +11,7 @@ use super::chunks::ChunkRun;
 use super::operator::{Needs, WantedRepair};
 use super::{KeyedBackbone, Stage, Words, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, Similarities};
-use crate::criterion::{self, Criterion, Evidence, PruneSpec, Selection};
+use crate::criterion::{self, CalibrationStats, Criterion, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::identity::CutId;
@@ -208,8 +208,8 @@ impl SelectionSlot<'_> {
                 Err(Error::job("a criterion measures perplexities though its `trials` names none").at(&*self.label))
             }
         };
-        let mut evidence = Evidence { similarities, activations, perplexities: &mut perplexities };
-        self.picked = match self.criterion.select(&self.cut, &mut evidence) {
+        let mut stats = CalibrationStats { similarities, activations, perplexities: &mut perplexities };
+        self.picked = match self.criterion.select(&self.cut, &mut stats) {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();
                 job.hold.check()?;

@@ -1,4 +1,4 @@
-//! One factor for all channels: the stream keeps its size. (A sketch to begin with: put your own rule in its place.)
+//! One factor for all channels, which restores the magnitude of the stream. (An example: replace its rule by yours.)
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::model::Operator;
 
 const NAME: &str = "my-recovery";
-/// Where the method comes from, for table 1.
+/// Source of the method, for table 1.
 const SOURCE: &str = "https://example.org/my-recovery";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<MyRecovery>(NAME, SOURCE, build::<MyRecovery>).label("My Recovery").beyond();
@@ -18,7 +18,7 @@ pub(super) const ENTRY: RecoveryEntry =
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct MyRecovery {
-    /// 1 makes up for the whole difference.
+    /// 1 compensates the full difference, 0 nothing.
     power: f64,
 }
 
@@ -30,17 +30,21 @@ impl Default for MyRecovery {
 
 impl Recovery for MyRecovery {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
-        let sum = |x: &[f32]| x.iter().map(|v| f64::from(v.abs())).sum::<f64>();
-        let (mut pre, mut post) = (0.0, 0.0);
-        // Blocks of rows: the corpus may be larger than the memory.
+        let mut pre = 0.0;
+        let mut post = 0.0;
+        // Reads blocks of rows, because the corpus may exceed the memory.
         for rows in boundary.blocks(boundary.fitted) {
-            pre += sum(boundary.pre(rows.clone())?);
-            post += sum(boundary.post(rows)?);
+            pre += magnitude(boundary.pre(rows.clone())?);
+            post += magnitude(boundary.post(rows)?);
         }
         let factor = (post / pre).powf(self.power) as f32;
         let operator = Operator::diagonal(vec![factor; boundary.channels()])?;
         Ok(Solution::of(Repair::Stream(operator)))
     }
+}
+
+fn magnitude(x: &[f32]) -> f64 {
+    x.iter().map(|v| f64::from(v.abs())).sum()
 }
 
 #[cfg(test)]
@@ -49,8 +53,8 @@ mod tests {
     use crate::recovery::boundary::tests::Written;
 
     #[test]
-    fn the_stream_has_the_size_of_what_it_stands_for() {
-        // Two tokens of two channels, before and behind the removed layer: sizes 10 and 20.
+    fn factor_restores_the_magnitude_of_the_stream() {
+        // Two tokens of two channels before and after the removed layer, with magnitudes 10 and 20.
         let written = Written::new(2, 1, &[(1, &[1.0, -2.0, 3.0, 4.0]), (2, &[2.0, 4.0, -6.0, 8.0])]);
         assert_eq!(super::ENTRY.shown.name, super::NAME);
         let method = super::ENTRY.build(&Options::new()).unwrap();

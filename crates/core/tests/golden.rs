@@ -13,7 +13,7 @@ use crate::common::{engines_of_all_types, fixture, numbers, relative_error};
 use candle_core::Device;
 use ghostlab_core::calibrate::{HookPoint, Similarities};
 use ghostlab_core::corpus::{Start, Windows};
-use ghostlab_core::criterion::{self, Evidence, PruneSpec};
+use ghostlab_core::criterion::{self, CalibrationStats, PruneSpec};
 use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 use ghostlab_core::model::{Engine, Operator, Program, Repairs, Sublayer, Tolerance};
 use ghostlab_core::options::{Described, Options};
@@ -67,12 +67,12 @@ impl Case<'_> {
             let programs: Vec<Program> = sets.iter().map(without).collect();
             Ok(perplexities(self.engine, &programs, self.calibration))
         };
-        let mut evidence = Evidence {
+        let mut stats = CalibrationStats {
             similarities: &self.calibrated.similarities,
             activations: Some(&self.calibrated.activations),
             perplexities: &mut perplexities,
         };
-        let found = rule.select(&cut, &mut evidence).unwrap();
+        let found = rule.select(&cut, &mut stats).unwrap();
         let what = format!("{name} {} at depth {depth}", expected["options"]);
         assert_eq!(found.removed, layers(&expected["removed"]), "{}: {what}: {:?}", self.name, found.scores);
         let scores: Vec<Vec<f64>> = expected["scores"].as_array().unwrap().iter().map(numbers).collect();
@@ -261,8 +261,8 @@ fn released_orders_give_their_first_layers_and_ask_for_no_calibration() {
         assert!(rule.pairs(&cut).is_empty() && rule.sites(&cut).is_empty() && rule.trials(&cut).is_empty());
         let mut none = |_: &[Vec<usize>]| panic!("nothing is measured");
         let similarities = Similarities::default();
-        let mut evidence = Evidence { similarities: &similarities, activations: None, perplexities: &mut none };
-        let found = rule.select(&cut, &mut evidence).unwrap();
+        let mut stats = CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut none };
+        let found = rule.select(&cut, &mut stats).unwrap();
         assert_eq!(found.removed, layers(&of["removed"]), "{}", of["options"]);
     }
 }

@@ -7,7 +7,7 @@ use crate::common::stories::{LAYERS, oracle, perplexities};
 use crate::common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
 use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
-use ghostlab_core::criterion::{self, Evidence, PruneSpec, Selection};
+use ghostlab_core::criterion::{self, CalibrationStats, PruneSpec, Selection};
 use ghostlab_core::error::Result;
 use ghostlab_core::linalg::hadamard;
 use ghostlab_core::linalg::solve::NormalEquations;
@@ -87,7 +87,9 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
         Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
     };
     let similarities = &witness.calibrated.similarities;
-    criterion.select(&cut, &mut Evidence { similarities, activations: None, perplexities: &mut measure }).unwrap()
+    criterion
+        .select(&cut, &mut CalibrationStats { similarities, activations: None, perplexities: &mut measure })
+        .unwrap()
 }
 
 #[test]

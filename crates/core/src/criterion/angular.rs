@@ -1,9 +1,11 @@
-//! The block of least angular distance at the last token (Gromov et al.; used by ReplaceMe; design §6).
+//! The block with the smallest angular distance at the last token (Gromov et al.; used by ReplaceMe; design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
+use super::rule::{
+    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 
@@ -11,14 +13,15 @@ const NAME: &str = "angular";
 const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Angular>(NAME, SOURCE, build::<Angular>);
 
-/// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
+/// Selects the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token.
+/// The first minimum wins.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Angular {}
 
 impl Criterion for Angular {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
+        check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
     }
 
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
@@ -34,8 +37,8 @@ impl Criterion for Angular {
         true
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
-        Selection::highest_block(cut, self.pairs(cut), evidence, |angle| -angle)
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        Selection::highest_block(cut, self.pairs(cut), stats, |angle| -angle)
     }
 }
 
@@ -46,7 +49,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_block_of_the_least_angle_goes_wherever_it_stands() {
+    fn block_with_the_smallest_angle_is_removed() {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let angles = [0.5, 0.3, 0.4, 0.3];
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();

@@ -1,19 +1,21 @@
-//! The bound of Neural Block Linearization by canonical correlations (arXiv 2505.21077, theorem 3.2). Beyond the paper.
+//! Canonical-correlation bound of Neural Block Linearization (arXiv 2505.21077, theorem 3.2), beyond the paper.
 //!
-//! Of what enters a layer, `X`, and what leaves it, `Y`, both less their means, the best affine estimate of `Y` leaves an error
-//! with the covariance `C_E = C_Y − C_YX·C_X⁻¹·C_XY = C_Y^½ (I − K·Kᵀ) C_Y^½`, `K = C_Y^(−½)·C_YX·C_X^(−½)`. The singular
-//! values of `K` are the canonical correlations `ρ_i`, and for positive semi-definite matrices `tr(A·B) ≤ tr(A)·tr(B)`, so
+//! For the centred input `X` and output `Y` of a layer, the error of the best affine estimate of `Y` has the covariance
+//! `C_E = C_Y − C_YX·C_X⁻¹·C_XY = C_Y^½ (I − K·Kᵀ) C_Y^½`, with `K = C_Y^(−½)·C_YX·C_X^(−½)`. The singular values of `K`
+//! are the canonical correlations `ρ_i`. Positive semi-definite matrices satisfy `tr(A·B) ≤ tr(A)·tr(B)`, so
 //!
 //! `E‖Y − Ŷ‖² / E‖Y‖² = tr(C_Y (I − K·Kᵀ)) / tr(C_Y) ≤ tr(I − K·Kᵀ) = C − Σ ρ_i²`,
 //!
-//! which is the theorem's `(C − r) + Σ_{i ≤ r} (1 − ρ_i²)` with `r` the smaller rank. Layers with the least bound are the
-//! nearest to an affine map, so that what is put in their place can say most of what they said. As there, `Y` is the stream
-//! after the layer, its input included.
+//! which is the theorem's `(C − r) + Σ_{i ≤ r} (1 − ρ_i²)` with the smaller rank `r`. Layers with the lowest bound are
+//! closest to an affine map, so a linear repair can replace them best. As in the theorem, `Y` is the stream after the layer
+//! and includes its input.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
+use super::rule::{
+    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+};
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
 use crate::linalg::gemm::gram_parallel;
@@ -28,29 +30,29 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" }];
 
-/// Rows that are looked at together.
+/// Rows read at a time.
 const BLOCK_ROWS: usize = 2048;
 
-/// What is nearest to an affine map by the canonical correlations of its input and its output.
+/// Selects what is closest to an affine map, by canonical correlations of input and output.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cca {
-    /// What is looked at.
+    /// Whether single layers or blocks are compared.
     cut: Cut,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Cut {
-    /// Each layer by itself, as in the reference: the `n` of the lowest bounds go.
+    /// Removes the `n` layers with the lowest bounds, as in the reference.
     #[default]
     Layers,
-    /// Blocks of `n` layers: the one of the lowest bound goes, the first of equal ones.
+    /// Removes the block of `n` layers with the lowest bound, the first of equal ones.
     Block,
 }
 
 impl Cca {
-    /// The spans `[start, end)` that are compared.
+    /// Returns the spans `[start, end)` to compare.
     fn candidates(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         let length = if self.cut == Cut::Layers { 1 } else { cut.depth };
         (0..=cut.layers - length).map(|start| (start, start + length)).collect()
@@ -59,7 +61,7 @@ impl Cca {
 
 impl Criterion for Cca {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
+        check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
     }
 
     fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
@@ -77,24 +79,28 @@ impl Criterion for Cca {
         self.cut == Cut::Block
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
-        let activations = evidence.activations()?;
-        let score = |(start, end)| Ok((start, bound(activations, start, end)?));
-        let scores: Vec<(usize, f64)> = self.candidates(cut).into_iter().map(score).collect::<Result<_>>()?;
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let activations = stats.activations()?;
+        let mut scores = Vec::new();
+        for (start, end) in self.candidates(cut) {
+            scores.push((start, bound(activations, start, end)?));
+        }
         if self.cut == Cut::Layers {
             return Ok(Selection::lowest(scores, cut.depth));
         }
-        let better = |best: (usize, f64), next: (usize, f64)| if next.1 < best.1 { next } else { best };
-        let (start, _) = scores.iter().copied().fold((0, f64::INFINITY), better);
-        Ok(Selection { removed: (start..start + cut.depth).collect(), scores })
+        let lowest =
+            scores.iter().copied().fold((0, f64::INFINITY), |best, next| if next.1 < best.1 { next } else { best });
+        Ok(Selection { removed: (lowest.0..lowest.0 + cut.depth).collect(), scores })
     }
 }
 
-/// `C − Σ ρ_i²` of the streams that enter layer `start` and layer `end`.
+/// Computes `C − Σ ρ_i²` of the streams that enter layer `start` and layer `end`.
 fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
-    let (shape, sites) = (activations.shape(), [start, end].map(HookPoint::Stream));
+    let shape = activations.shape();
+    let sites = [start, end].map(HookPoint::Stream);
     let channels = shape.channels;
-    let (mut means, mut squares) = ([vec![0.0f64; channels], vec![0.0f64; channels]], [0.0f64; 2]);
+    let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];
+    let mut squares = [0.0f64; 2];
     for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
         for ((site, sums), square) in sites.into_iter().zip(&mut means).zip(&mut squares) {
             for row in activations.rows(site, rows.clone())?.chunks_exact(channels) {
@@ -111,13 +117,13 @@ fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
             let rows = activations.rows(sites[at], rows.clone())?;
             Ok(rows.iter().zip(means[at].iter().cycle()).map(|(&v, mean)| f64::from(v) - mean).collect())
         };
-        let (x, y) = (centred(0)?, centred(1)?);
-        normal.add(&x, &y);
+        let y = centred(1)?;
+        normal.add(&centred(0)?, &y);
         gram_parallel(&mut gram, &y, channels);
     }
-    let [of_x, of_y] = squares;
-    normal.made_from(of_x);
-    Ok(channels as f64 - normal.correlations(gram, of_y)?)
+    let [x_squares, y_squares] = squares;
+    normal.made_from(x_squares);
+    Ok(channels as f64 - normal.correlations(gram, y_squares)?)
 }
 
 #[cfg(test)]
@@ -156,9 +162,9 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 4, depth };
         let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
         let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
-        let mut evidence =
-            Evidence { similarities: &similarities, activations: Some(&activations), perplexities: &mut none };
-        let selection = criterion.select(&cut, &mut evidence).unwrap();
+        let mut stats =
+            CalibrationStats { similarities: &similarities, activations: Some(&activations), perplexities: &mut none };
+        let selection = criterion.select(&cut, &mut stats).unwrap();
         assert!(selection.regions().iter().all(|region| criterion.regions(&cut).contains(region)));
         selection
     }
@@ -190,8 +196,8 @@ mod tests {
     fn without_activations_it_says_what_it_lacks() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 1 };
         let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
-        let mut evidence = Evidence { similarities: &similarities, activations: None, perplexities: &mut none };
-        let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut evidence).unwrap_err();
+        let mut stats = CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut none };
+        let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut stats).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -15,15 +15,15 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ExplicitOptions {
-    /// Exactly these.
+    /// The layers to remove.
     layers: Option<Vec<usize>>,
-    /// The first `depth` of these, for a sweep over depths.
+    /// An order of layers; the first `depth` are removed. For sweeps over depths.
     order: Option<Vec<usize>>,
 }
 
 struct Explicit {
     layers: Vec<usize>,
-    /// Whether all of them have to go.
+    /// Whether the list must have exactly `depth` layers.
     exact: bool,
 }
 
@@ -33,8 +33,8 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
         (Some(layers), None) => (layers, true),
         (None, Some(order)) => (order, false),
         (layers, _) => {
-            return Err(Error::bad_input(format!("`{name}` wants to know which layers"))
-                .expected("either `layers` (exactly these) or `order` (the first `depth` of these)")
+            return Err(Error::bad_input(format!("`{name}` needs a list of layers"))
+                .expected("either `layers` (exactly these) or `order` (its first `depth`)")
                 .found(if layers.is_some() { "both" } else { "neither" })
                 .hint("{name: explicit, layers: [8, 9, 12]}"));
         }
@@ -42,7 +42,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     if let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer)) {
         return Err(Error::bad_input(format!("`{name}` names a layer twice"))
             .expected("each layer once")
-            .found(format!("{twice} again in place {}", i + 1)));
+            .found(format!("{twice} again at position {}", i + 1)));
     }
     Ok(Box::new(Explicit { layers, exact }))
 }
@@ -50,7 +50,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 impl Criterion for Explicit {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         if let Some(layer) = self.layers.iter().find(|&&layer| layer >= cut.layers) {
-            return Err(Error::bad_input(format!("`{NAME}` names a layer that `{}` has not", cut.backbone))
+            return Err(Error::bad_input(format!("`{NAME}` names a layer that `{}` does not have", cut.backbone))
                 .expected(format!("layers below {}", cut.layers))
                 .found(layer));
         }
@@ -58,10 +58,10 @@ impl Criterion for Explicit {
         if fits {
             return Ok(());
         }
-        Err(Error::bad_input(format!("`{NAME}` lists {} layers, which is not the depth", self.layers.len()))
+        Err(Error::bad_input(format!("`{NAME}` lists {} layers for a depth of {}", self.layers.len(), cut.depth))
             .expected(format!("{} layers", cut.depth))
             .found(format!("{:?}", self.layers))
-            .hint("`order` instead of `layers` takes the first `depth` of a longer list"))
+            .hint("use `order` to remove the first `depth` layers of a longer list"))
     }
 
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
@@ -72,7 +72,7 @@ impl Criterion for Explicit {
         self.selection(cut).regions().len() == 1
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, _: &mut Evidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, _: &mut CalibrationStats<'_>) -> Result<Selection> {
         Ok(self.selection(cut))
     }
 }
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn the_listed_layers_go() {
+    fn listed_layers_are_removed() {
         assert_eq!(removed(&json!({"layers": [4, 1]}), 2).unwrap(), [1, 4]);
         assert_eq!(removed(&json!({"order": [4, 1, 2]}), 2).unwrap(), [1, 4]);
         assert_eq!(removed(&json!({"layers": [1, 2, 3, 4, 5]}), 5).unwrap(), [1, 2, 3, 4, 5], "all but the first");
     }
 
     #[test]
-    fn a_list_that_does_not_fit_is_refused_with_the_reason() {
+    fn unusable_list_is_refused_with_the_reason() {
         for (options, depth, words) in [
             (json!({"layers": [1, 2]}), 3, "expected: 3 layers"),
             (json!({"order": [1, 2]}), 3, "expected: 3 layers"),

@@ -1,9 +1,9 @@
-//! LLM-Streamline: the one block whose input and output are most alike (design §6).
+//! LLM-Streamline: the block whose input and output are most similar (design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
+use super::rule::{CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, Selection, check_depth};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
@@ -13,15 +13,15 @@ const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build).label("LLM-Streamline").short("streamline");
 
-/// The one block whose two ends are most alike; the first and the last layer stay.
+/// Removes the block whose input and output are most similar, and keeps the first and the last layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LlmStreamlineOptions {
-    /// What the cosine of the two ends is taken over.
+    /// Axis of the cosine.
     cosine: Cosine,
 }
 
-/// Starts `s` in `1..=L−n−1` (the first and the last layer stay); the highest mean cosine of `X_s` and `X_{s+n}`; the first maximum wins.
+/// Selects the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first maximum wins.
 struct LlmStreamline {
     axis: SimilarityAxis,
 }
@@ -33,7 +33,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 
 impl Criterion for LlmStreamline {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        at_most(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)
+        check_depth(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)
     }
 
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
@@ -48,8 +48,8 @@ impl Criterion for LlmStreamline {
         true
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
-        Selection::highest_block(cut, self.pairs(cut), evidence, |cosine| cosine)
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        Selection::highest_block(cut, self.pairs(cut), stats, |cosine| cosine)
     }
 }
 
@@ -60,11 +60,11 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_and_the_last_layer_stay_and_the_first_maximum_wins() {
+    fn first_and_last_layer_stay_and_first_maximum_wins() {
         let cut = PruneSpec { backbone: "b", layers: 6, depth: 2 };
-        // Blocks at 0 and 4 would be the most alike; 2 and 3 tie.
-        let likeness = [1.0, 0.5, 0.7, 0.7, 1.0];
-        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| likeness[pair.from], |_| 0.0).unwrap();
+        // Blocks at 0 and 4 would be the most similar; 2 and 3 tie.
+        let cosines = [1.0, 0.5, 0.7, 0.7, 1.0];
+        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| cosines[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [2, 3]);
         assert_eq!(selection.scores.len(), 3);
         assert!(select(&super::ENTRY, &json!({}), &PruneSpec { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());

@@ -1,4 +1,6 @@
-//! Floor 2: rules that pick which layers to remove (design §6). One rule, one file, one line in [`ENTRIES`].
+//! Pruning criteria: rules that select the layers to remove (design §6).
+//!
+//! A criterion is one file with a registry entry, and one line in [`ENTRIES`].
 
 mod angular;
 mod cca;
@@ -17,7 +19,7 @@ use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
 use rule::CriterionEntry;
-pub use rule::{Criterion, Evidence, Perplexities, PruneSpec, Selection, degenerate};
+pub use rule::{CalibrationStats, Criterion, Perplexities, PruneSpec, Selection, degenerate};
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.
@@ -31,34 +33,34 @@ const ENTRIES: &[CriterionEntry] = &[
     cca::ENTRY,
 ];
 
-/// The criterion of a name, with its options.
+/// Builds the criterion called `name` with the given options.
 ///
 /// # Errors
-/// An unknown name (with the nearest), an unknown option or a wrong value.
+/// An unknown name (the message suggests the nearest one), an unknown option or an invalid value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     options::lookup("criterion", name, ENTRIES)?.build(options)
 }
 
-/// The same with its options as it is known by them in keys: every default filled in.
+/// Builds a criterion and resolves its options to the form that keys contain, with every default filled in.
 ///
 /// # Errors
-/// As [`build`].
+/// Those of [`build`].
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
     let entry = options::lookup("criterion", name, ENTRIES)?;
     Ok((entry.build(options)?, entry.resolve(options)?))
 }
 
-/// The version of what a criterion gives; 1 of a name that is no criterion's.
+/// Returns the version of a criterion's results, or 1 for an unknown name.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// The names of all criteria and what their options are.
+/// Describes all criteria and their options, for the grid schema and the help.
 pub fn described() -> Vec<Described> {
     ENTRIES.iter().map(CriterionEntry::described).collect()
 }
 
-/// What stands in a criterion's place where nothing is removed.
+/// Appearance of the dense model, which has no criterion.
 pub const DENSE: Appearance = Appearance {
     name: "dense",
     label: "Dense",
@@ -66,7 +68,7 @@ pub const DENSE: Appearance = Appearance {
     ours: false,
 };
 
-/// A criterion as the paper prints it, [`DENSE`] among them; a name that is no criterion's as it is.
+/// Returns the label that the paper prints for a criterion or for [`DENSE`], or an unknown name unchanged.
 pub fn label(name: &str) -> &str {
     let dense = Some(DENSE).filter(|dense| dense.name == name);
     dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
@@ -77,13 +79,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_criterion_has_the_papers_name_where_the_paper_has_one() {
+    fn criteria_of_the_paper_have_its_labels() {
         assert_eq!((label("dense"), label("sleb"), label("angular")), ("Dense", "SLEB", "angular"));
-        assert_eq!(label("of-mine"), "of-mine");
+        assert_eq!(label("my-rule"), "my-rule");
     }
 
     #[test]
-    fn a_misspelt_criterion_or_option_is_refused() {
+    fn misspelt_criterion_or_option_is_refused() {
         let text = build("llm_streamline", &Options::new()).err().unwrap().to_string();
         assert!(text.contains("did you mean `llm-streamline`?"), "{text}");
         let options = serde_json::json!({"cosin": "token"}).as_object().unwrap().clone();

@@ -1,4 +1,4 @@
-//! A rule that picks layers: what it is asked for, what it may look at, what it gives.
+//! The interface of a pruning criterion: its request, its measurements and its selection.
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -9,47 +9,47 @@ use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
-/// What a rule is asked for: so many layers out of a backbone.
+/// A request to remove layers from a backbone.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneSpec<'a> {
     /// The backbone's name in the grid.
     pub backbone: &'a str,
-    /// `L`
+    /// Number of layers `L` of the backbone.
     pub layers: usize,
-    /// How many layers go.
+    /// Number of layers to remove.
     pub depth: usize,
 }
 
-/// Perplexities without each of some sets of layers.
+/// Measures the perplexity of the backbone without each of the given sets of layers.
 pub type Perplexities<'a> = dyn FnMut(&[Vec<usize>]) -> Result<Vec<f64>> + 'a;
 
-/// What a rule may look at: what the calibration pass measured, and the perplexity of trials.
-pub struct Evidence<'a> {
+/// Measurements of the calibration pass, and a function for the perplexity of trials.
+pub struct CalibrationStats<'a> {
     pub similarities: &'a Similarities,
-    /// The streams that [`Criterion::sites`] asked for; none where there was no room for them.
+    /// The streams that [`Criterion::sites`] asked for. `None` if they exceed the disk limit.
     pub activations: Option<&'a Activations>,
-    /// The backbone's perplexity on the calibration windows without each of some sets of layers:
-    /// `exp(total negative log-likelihood / predicted tokens)`. All sets are measured in one run of their trie.
+    /// Perplexities on the calibration windows, `exp(total negative log-likelihood / predicted tokens)`.
+    /// One run of a trie measures all sets.
     pub perplexities: &'a mut Perplexities<'a>,
 }
 
-impl Evidence<'_> {
-    /// The perplexities without each of some sets of layers.
+impl CalibrationStats<'_> {
+    /// Measures the perplexity without each of the given sets of layers.
     ///
     /// # Errors
-    /// One of them is no number: of a backbone that overflows nothing can be ranked.
+    /// A perplexity is not finite, so layers cannot be ranked.
     pub fn perplexities_without(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
         let found = (self.perplexities)(removed)?;
         match removed.iter().zip(&found).find(|(_, perplexity)| !perplexity.is_finite()) {
             None => Ok(found),
-            Some((layers, perplexity)) => Err(Error::job("a perplexity is no number: no layers can be ranked by it")
+            Some((layers, perplexity)) => Err(Error::job("cannot rank layers: a trial's perplexity is no number")
                 .at(format!("the backbone without {layers:?}"))
                 .found(perplexity)
-                .hint("--dtype bf16 or f32 has the range that f16 lacks")),
+                .hint("f16 may overflow; use --dtype bf16 or f32")),
         }
     }
 
-    /// A similarity that [`Criterion::pairs`] asked for.
+    /// Returns a similarity that [`Criterion::pairs`] asked for.
     ///
     /// # Errors
     /// It was not measured, or is not finite.
@@ -63,101 +63,98 @@ impl Evidence<'_> {
     }
 }
 
-impl<'a> Evidence<'a> {
-    /// The activations that [`Criterion::sites`] asked for.
+impl<'a> CalibrationStats<'a> {
+    /// Returns the activations that [`Criterion::sites`] asked for.
     ///
     /// # Errors
-    /// There was no room for them.
+    /// They exceed the disk limit of a pass.
     pub fn activations(&self) -> Result<&'a Activations> {
         self.activations.ok_or_else(|| {
-            Error::job("the activations that the criterion compares were not kept: they exceed what a pass may write")
-                .hint("fewer or shorter calibration sequences take less")
+            Error::job("the activations that the criterion compares exceed the disk limit of a pass")
+                .hint("use fewer or shorter calibration sequences")
         })
     }
 }
 
-/// A rule that picks layers.
+/// A rule that selects the layers to remove.
 pub trait Criterion: Send + Sync {
-    /// Refuses a cut that the rule cannot make.
+    /// Rejects a request that the rule cannot satisfy.
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()>;
 
-    /// The similarities that the calibration pass has to measure. A rule that wants none, and
-    /// no [`Self::sites`], picks before the pass.
+    /// Returns the similarities that the calibration pass has to measure.
+    /// A rule without pairs and without [`Self::sites`] selects before the pass.
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         let _ = cut;
         Vec::new()
     }
 
-    /// The activations that the rule reads itself, of all calibration sequences: they are spooled while the pass runs.
+    /// Returns the activations that the rule reads itself. The pass spools them for all calibration sequences.
     fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
         let _ = cut;
         Vec::new()
     }
 
-    /// The regions `[start, end)` that a selection may have: their activations are spooled while the pass runs.
+    /// Returns the regions `[start, end)` that a selection may contain. The pass spools the activations around them.
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         any_regions(cut)
     }
 
-    /// Whether a cut is one block by the rule itself, whatever layers it picks. Reference codes tell one block from many
-    /// layers by the rule: layers that happen to be neighbours are many layers all the same.
+    /// Whether the rule always removes one block. Layers that are adjacent by chance do not count, as in the reference codes.
     fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
         let _ = cut;
         false
     }
 
-    /// Sets of layers like those whose perplexity [`Self::select`] will ask for: what they cost is told by these, and a
-    /// rule that has none may not ask.
+    /// Returns sets of layers like those that [`Self::select`] will measure, for the cost estimate.
+    /// A rule without trials must not measure perplexities.
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
         let _ = cut;
         Vec::new()
     }
 
-    /// What the rule knows of the backbone beforehand, such as a published order found by its name in the grid: a part of
-    /// what makes a selection.
+    /// Returns prior knowledge of the backbone, such as a published order of layers. It is part of the selection's key.
     ///
     /// # Errors
-    /// As [`Self::check`].
+    /// Those of [`Self::check`].
     fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         let _ = cut;
         Ok(None)
     }
 
-    /// Picks the layers.
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection>;
+    /// Selects the layers.
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection>;
 }
 
-/// The layers picked, and the scores that spoke for them.
+/// Selected layers with the scores of the candidates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// Removed layers, ascending.
     pub removed: Vec<usize>,
-    /// `(candidate, score)` in the criterion's order; what a candidate is, is the criterion's own.
+    /// `(candidate, score)` in the criterion's order. Each criterion defines its candidates.
     pub scores: Vec<(usize, f64)>,
 }
 
 impl Selection {
-    /// Maximal runs of removed layers, `[start, end)`.
+    /// Returns the maximal runs `[start, end)` of removed layers.
     pub fn regions(&self) -> Vec<(usize, usize)> {
         self.removed.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1] + 1)).collect()
     }
 
-    /// The block whose pair of ends has the highest score; the first of equal ones. Scores are kept by the block's start.
+    /// Selects the block whose ends have the highest score, the first of equal ones. Scores are indexed by the block's start.
     pub(super) fn highest_block(
         cut: &PruneSpec<'_>,
         pairs: Vec<Pair>,
-        evidence: &Evidence<'_>,
+        stats: &CalibrationStats<'_>,
         score: impl Fn(f64) -> f64,
     ) -> Result<Self> {
-        let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
-        let scores = pairs.into_iter().map(of_pair).collect::<Result<Vec<_>>>()?;
-        let better = |best: (usize, f64), next: (usize, f64)| if score(next.1) > score(best.1) { next } else { best };
-        let best = scores.iter().copied().reduce(better);
+        let scores = pairs.into_iter().map(|pair| Ok((pair.from, stats.similarity(pair)?)));
+        let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
+        let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
         let (start, _) = best.ok_or_else(|| Error::job("no block to choose from"))?;
         Ok(Self { removed: (start..start + cut.depth).collect(), scores })
     }
 
-    /// The `depth` candidates with the lowest scores; of equal scores the lower layer.
+    /// Selects the `depth` candidates with the lowest scores, the lower layer of equal ones.
     pub(super) fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
         let mut ranked = scores.clone();
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -167,17 +164,17 @@ impl Selection {
     }
 }
 
-/// Every region that some layers of a cut may make.
+/// Returns every region that a selection of `depth` layers may contain.
 pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     let PruneSpec { layers, depth, .. } = *cut;
     (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
 }
 
-/// The option that two rules share: what their cosine is taken over.
+/// Axis of the cosine, an option of two rules.
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Cosine {
-    /// Over the positions of each channel, as the reference code does.
+    /// Over the positions of each channel, as in the reference code.
     #[default]
     ChannelSeries,
     /// Over the channels of each token.
@@ -193,19 +190,22 @@ impl Cosine {
     }
 }
 
-/// Refuses more layers than a rule has candidates.
-pub(super) fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -> Result<()> {
-    if cut.depth <= most {
+/// Rejects a depth above the number of candidates of a rule.
+pub(super) fn check_depth(name: &str, why: &str, max: usize, cut: &PruneSpec<'_>) -> Result<()> {
+    if cut.depth <= max {
         return Ok(());
     }
     Err(Error::bad_input(format!("`{name}` {why}"))
-        .expected(format!("a depth of at most {most}, for {} layers", cut.layers))
+        .expected(format!("a depth of at most {max}, for {} layers", cut.layers))
         .found(cut.depth))
 }
 
+/// Reason of [`check_depth`] for rules whose candidates are all layers.
+pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
+
 pub(super) type CriterionEntry = options::Registered<dyn Criterion>;
 
-/// A rule that is its options.
+/// Builds a rule whose options are the rule itself.
 pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
     name: &str,
     options: &Options,
@@ -213,12 +213,13 @@ pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
     Ok(Box::new(options::read::<T>(name, options)?))
 }
 
-/// Scores that lie within this part of each other are the same: the streams that they come from are of f32.
-const SAME: f64 = 1e-9;
+/// Scores within this relative distance count as equal, because they derive from f32 streams.
+const EQUAL_SCORES: f64 = 1e-9;
 
-/// Why layers were chosen by what cannot tell them apart: a text of one token, or of one token over and over (then every
-/// channel of the residual stream is constant), fewer tokens than channels where the rule compares streams of so many
-/// `channels`, or scores that are all the same. Empty where they were not, and of a rule that reads no calibration.
+/// Returns the reasons why a calibration cannot distinguish layers, if there are any.
+///
+/// Reasons are a text of one repeated token (every channel of the stream is then constant), fewer tokens than channels if the
+/// rule compares streams, and equal scores. Empty for rules that read no calibration.
 pub fn degenerate(
     criterion: &dyn Criterion,
     cut: &PruneSpec<'_>,
@@ -230,8 +231,9 @@ pub fn degenerate(
     if !compares && criterion.trials(cut).is_empty() {
         return Vec::new();
     }
-    let (tokens, mut reasons) = (calibration.ids.len(), Vec::new());
+    let tokens = calibration.ids.len();
     let first = calibration.ids.first();
+    let mut reasons = Vec::new();
     if tokens == 1 {
         reasons.push("the layers were chosen by one token of calibration".to_owned());
     } else if calibration.ids.iter().all(|id| Some(id) == first) {
@@ -243,9 +245,9 @@ pub fn degenerate(
         reasons
             .push(format!("the layers were chosen by {tokens} tokens of calibration: fewer than {channels} channels"));
     }
-    let scores = || selection.scores.iter().map(|(_, score)| *score);
-    let (least, most) = (scores().fold(f64::INFINITY, f64::min), scores().fold(f64::NEG_INFINITY, f64::max));
-    if selection.scores.len() > 1 && most - least <= SAME * least.abs().max(most.abs()) {
+    let min = selection.scores.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
+    let max = selection.scores.iter().map(|(_, score)| *score).fold(f64::NEG_INFINITY, f64::max);
+    if selection.scores.len() > 1 && max - min <= EQUAL_SCORES * min.abs().max(max.abs()) {
         reasons.push("all scores that the layers were chosen by are the same".to_owned());
     }
     reasons
@@ -261,7 +263,7 @@ pub(super) mod tests {
     use crate::corpus::Start;
     use crate::criterion::build;
 
-    /// What a criterion picks on evidence that is given by formulas.
+    /// Selects with similarities and perplexities that are given by functions.
     pub(crate) fn select(
         entry: &CriterionEntry,
         options: &serde_json::Value,
@@ -275,8 +277,9 @@ pub(super) mod tests {
         let mut similarities = Similarities::new(&pairs);
         similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
         let mut perplexities = |sets: &[Vec<usize>]| Ok(sets.iter().map(|set| perplexity(set)).collect());
-        let mut evidence = Evidence { similarities: &similarities, activations: None, perplexities: &mut perplexities };
-        let selection = criterion.select(cut, &mut evidence)?;
+        let mut stats =
+            CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut perplexities };
+        let selection = criterion.select(cut, &mut stats)?;
         for region in selection.regions() {
             assert!(criterion.regions(cut).contains(&region), "{region:?} was not announced");
         }
@@ -288,11 +291,11 @@ pub(super) mod tests {
         let pair = |from| Pair { axis: crate::calibrate::SimilarityAxis::Token, from, to: 3 };
         let mut similarities = Similarities::new(&[pair(1), pair(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
-        let evidence =
-            Evidence { similarities: &similarities, activations: None, perplexities: &mut |_| Ok(Vec::new()) };
-        assert_eq!(evidence.similarity(pair(2)).unwrap(), 0.5);
+        let stats =
+            CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut |_| Ok(Vec::new()) };
+        assert_eq!(stats.similarity(pair(2)).unwrap(), 0.5);
         for (from, found) in [(0, "None"), (1, "NaN")] {
-            let text = evidence.similarity(pair(from)).unwrap_err().to_string();
+            let text = stats.similarity(pair(from)).unwrap_err().to_string();
             assert!(text.contains(&format!("layers {from} and 3")) && text.contains(found), "{text}");
         }
     }
@@ -304,7 +307,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_equal_scores_the_lower_layer_goes_first() {
+    fn lowest_takes_the_lower_layer_of_equal_scores() {
         let selection = Selection::lowest(vec![(0, 2.0), (1, 1.0), (2, 1.0), (3, 1.0)], 2);
         assert_eq!(selection.removed, [1, 2]);
     }
@@ -319,18 +322,19 @@ pub(super) mod tests {
 
     #[test]
     fn what_tells_no_layers_apart_is_said_of_every_rule_that_reads_a_calibration() {
-        let of = |rule: &str, ids: &[u32], scores: &[f64]| reasons(rule, &json!({}), ids, scores);
+        let reasons_of = |rule: &str, ids: &[u32], scores: &[f64]| reasons(rule, &json!({}), ids, scores);
         for rule in ["llm-streamline", "shortgpt", "angular", "cca", "sleb", "shortened-llama"] {
             let compares = !["sleb", "shortened-llama"].contains(&rule);
-            assert_eq!(of(rule, &[1, 2, 3, 4], &[0.5, 0.25]), [""; 0], "{rule}");
-            assert!(of(rule, &[7; 8], &[0.5, 0.25])[0].contains("one token over and over"), "{rule}");
-            assert_eq!(of(rule, &[7], &[0.5, 0.25]), ["the layers were chosen by one token of calibration"], "{rule}");
-            let few = of(rule, &[1, 2, 3], &[0.5, 0.25]);
+            assert_eq!(reasons_of(rule, &[1, 2, 3, 4], &[0.5, 0.25]), [""; 0], "{rule}");
+            assert!(reasons_of(rule, &[7; 8], &[0.5, 0.25])[0].contains("one token over and over"), "{rule}");
+            let single = reasons_of(rule, &[7], &[0.5, 0.25]);
+            assert_eq!(single, ["the layers were chosen by one token of calibration"], "{rule}");
+            let few = reasons_of(rule, &[1, 2, 3], &[0.5, 0.25]);
             assert_eq!(few.len(), usize::from(compares), "{rule}: {few:?}");
             assert!(few.iter().all(|why| why.contains("3 tokens of calibration: fewer than 4 channels")), "{few:?}");
-            let tied = of(rule, &[1, 2, 3, 4], &[0.5, 0.5 + 1e-12, 0.5]);
+            let tied = reasons_of(rule, &[1, 2, 3, 4], &[0.5, 0.5 + 1e-12, 0.5]);
             assert_eq!(tied, ["all scores that the layers were chosen by are the same"], "{rule}");
-            assert!(of(rule, &[1, 2, 3, 4], &[0.0]).is_empty(), "one candidate is no tie");
+            assert!(reasons_of(rule, &[1, 2, 3, 4], &[0.0]).is_empty(), "one candidate is no tie");
         }
         for (rule, options) in [("explicit", json!({"layers": [1]})), ("shortened-llama", json!({"order": "released"}))]
         {

@@ -1,10 +1,10 @@
-//! Shortened LLaMA: the layers whose removal, one at a time, raises the perplexity least (design §6).
+//! Shortened LLaMA: the layers whose individual removal increases the perplexity least (design §6).
 
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, check_depth};
 use crate::error::{Error, Result};
 use crate::files::csv;
 use crate::options::{self, Options};
@@ -16,28 +16,28 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortenedLlamaOpt
     .label("Shortened LLaMA")
     .short("shortened");
 
-/// The orders that the reference repository publishes, with the backbones and scores that they belong to.
+/// Orders published by the reference repository, by backbone and score.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
 
-/// The layers whose removal, one at a time, raises the perplexity least.
+/// Removes the layers whose individual removal increases the perplexity least.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortenedLlamaOptions {
-    /// Where the order of the layers comes from.
+    /// Source of the order of layers.
     order: Order,
-    /// Which score of the released orders.
+    /// Score of the released order.
     score: Option<Score>,
-    /// Which backbone's released order; the grid's own name for the backbone where it is not given.
+    /// Backbone of the released order. Defaults to the backbone's name in the grid.
     backbone: Option<String>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
-    /// Leave-one-out perplexity on the calibration windows; the `n` lowest go.
+    /// Removes the `n` layers with the lowest leave-one-out perplexity on the calibration windows.
     #[default]
     Measured,
-    /// The first `n` of a released order.
+    /// Removes the first `n` layers of a released order.
     Released,
 }
 
@@ -48,12 +48,12 @@ enum Score {
     Taylor,
 }
 
-/// A released order has a score, named or not.
+/// Fills in the score of a released order.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: ShortenedLlamaOptions = options::read(name, options)?;
     if settings.order == Order::Released {
         settings.score.get_or_insert(Score::Ppl);
-        // Orders are found by names in any case.
+        // The lookup ignores case.
         settings.backbone = settings.backbone.map(|name| name.to_lowercase());
     }
     options::written(name, &settings)
@@ -88,16 +88,16 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 struct Released {
     backbone: String,
     score: String,
-    /// The layers in the order in which they go.
+    /// Layers in the order of their removal.
     #[serde(deserialize_with = "layers")]
     order: Vec<usize>,
 }
 
-/// Numbers with blanks between them.
+/// Parses layer numbers separated by spaces.
 fn layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let layers = text.split(' ').map(str::parse).collect::<Result<_, _>>();
-    layers.map_err(|_| de::Error::custom("`order`: layers with blanks between them"))
+    layers.map_err(|_| de::Error::custom("`order` is not a list of layers separated by spaces"))
 }
 
 fn released(text: &str) -> Result<Vec<Released>> {
@@ -105,20 +105,20 @@ fn released(text: &str) -> Result<Vec<Released>> {
     Ok(rows.into_iter().map(|(_, row)| row).collect())
 }
 
-/// The released order for a cut.
+/// Finds the released order for a request.
 fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec<usize>> {
     let name = backbone.unwrap_or(cut.backbone);
     let released = released(RELEASED)?;
-    let found = released.iter().find(|of| of.backbone.eq_ignore_ascii_case(name) && of.score == score);
+    let found = released.iter().find(|entry| entry.backbone.eq_ignore_ascii_case(name) && entry.score == score);
     let Some(Released { backbone: known, order, .. }) = found else {
-        let known: Vec<String> = released.iter().map(|of| format!("{} ({})", of.backbone, of.score)).collect();
+        let known: Vec<String> = released.iter().map(|entry| format!("{} ({})", entry.backbone, entry.score)).collect();
         return Err(Error::bad_input(format!("`{NAME}` has no released order for this backbone"))
             .expected(format!("one of {}", known.join(", ")))
             .found(format!("`{name}`"))
-            .hint("`order: measured`, or name the order to use: `backbone: llama-3-8b`"));
+            .hint("use `order: measured`, or name the order, such as `backbone: llama-3-8b`"));
     };
     if order.iter().any(|&layer| layer >= cut.layers) {
-        return Err(Error::bad_input(format!("the released order of `{known}` is for another depth of model"))
+        return Err(Error::bad_input(format!("the released order of `{known}` is for a deeper model"))
             .expected(format!("layers below {}, those of `{}`", cut.layers, cut.backbone))
             .found(format!("layers up to {}", order.iter().max().unwrap_or(&0))));
     }
@@ -131,7 +131,7 @@ impl Criterion for ShortenedLlama {
             Self::Measured => cut.layers,
             Self::Released { score, backbone } => order(score, backbone.as_deref(), cut)?.len(),
         };
-        at_most(NAME, "has not so many layers to choose from", candidates, cut)
+        check_depth(NAME, TOO_FEW_LAYERS, candidates, cut)
     }
 
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
@@ -148,10 +148,10 @@ impl Criterion for ShortenedLlama {
         }
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         match self {
             Self::Measured => {
-                let perplexities = evidence.perplexities_without(&self.trials(cut))?;
+                let perplexities = stats.perplexities_without(&self.trials(cut))?;
                 Ok(Selection::lowest(perplexities.into_iter().enumerate().collect(), cut.depth))
             }
             Self::Released { score, backbone } => {
@@ -175,16 +175,16 @@ mod tests {
     fn released_orders_rank_distinct_layers() {
         let all = released(RELEASED).unwrap();
         assert_eq!(all.len(), 4);
-        for of in all {
-            let mut sorted = of.order.clone();
+        for entry in all {
+            let mut sorted = entry.order.clone();
             sorted.sort_unstable();
             sorted.dedup();
-            assert_eq!(sorted.len(), of.order.len(), "{} {}", of.backbone, of.score);
+            assert_eq!(sorted.len(), entry.order.len(), "{} {}", entry.backbone, entry.score);
         }
     }
 
     #[test]
-    fn a_damaged_order_is_named_and_not_left_out() {
+    fn damaged_order_is_refused_by_line() {
         let error = released(&RELEASED.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
         assert!(error.contains("released_orders.csv:2") && error.contains("`order`"), "{error}");
     }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_removes_the_layers_that_are_missed_least() {
+    fn measured_removes_the_lowest_leave_one_out_perplexities() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         let perplexity = |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]];
         let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();

@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
+use super::rule::{
+    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+};
 use crate::calibrate::Pair;
 use crate::error::Result;
 
@@ -12,20 +14,20 @@ const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>).label("ShortGPT");
 
-/// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
+/// Removes the `n` layers with the lowest block influence `BI_l = 1 − cos(X_l, X_{l+1})`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortGpt {
-    /// What the cosine is taken over.
+    /// Axis of the cosine.
     cosine: Cosine,
-    /// Whether the last layer may go.
+    /// Whether the last layer may be removed.
     last_layer: LastLayer,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum LastLayer {
-    /// As the reference code, which never removes it.
+    /// Never removes it, as in the reference code.
     #[default]
     Keep,
     Allow,
@@ -39,17 +41,16 @@ impl ShortGpt {
 
 impl Criterion for ShortGpt {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        at_most(NAME, "has not so many layers to choose from", self.candidates(cut), cut)
+        check_depth(NAME, TOO_FEW_LAYERS, self.candidates(cut), cut)
     }
 
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
-        let influence = |pair: Pair| Ok((pair.from, 1.0 - evidence.similarity(pair)?));
-        let scores = self.pairs(cut).into_iter().map(influence).collect::<Result<_>>()?;
-        Ok(Selection::lowest(scores, cut.depth))
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let influences = self.pairs(cut).into_iter().map(|pair| Ok((pair.from, 1.0 - stats.similarity(pair)?)));
+        Ok(Selection::lowest(influences.collect::<Result<_>>()?, cut.depth))
     }
 }
 
@@ -62,9 +63,9 @@ mod tests {
     #[test]
     fn the_least_influential_layers_go_and_the_last_only_where_allowed() {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
-        let likeness = [0.9, 0.2, 0.95, 0.3, 0.99];
+        let cosines = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =
-            |options| select(&super::ENTRY, &options, &cut, |pair| likeness[pair.from], |_| 0.0).unwrap().removed;
+            |options| select(&super::ENTRY, &options, &cut, |pair| cosines[pair.from], |_| 0.0).unwrap().removed;
         assert_eq!(removed(json!({})), [0, 2]);
         assert_eq!(removed(json!({"last_layer": "allow"})), [2, 4]);
     }

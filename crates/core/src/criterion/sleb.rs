@@ -1,48 +1,50 @@
-//! SLEB: the layer whose removal raises the perplexity least goes, then again (design §6).
+//! SLEB: repeatedly removes the layer whose removal increases the perplexity least (design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
+use super::rule::{
+    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+};
 use crate::error::{Error, Result};
 
 const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build::<Sleb>).label("SLEB");
 
-/// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
-/// with the perplexity after it.
+/// Greedy removal; the first layer of equal perplexities is removed.
+/// The scores are the removed layers in order, each with the perplexity after its removal.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Sleb {}
 
-/// `gone` and one more layer, for each layer that is left.
-fn candidates(layers: usize, gone: &[usize]) -> Vec<Vec<usize>> {
-    (0..layers).filter(|layer| !gone.contains(layer)).map(|layer| with(gone, layer)).collect()
+/// Returns `removed` extended by one layer, for each remaining layer.
+fn candidates(layers: usize, removed: &[usize]) -> Vec<Vec<usize>> {
+    (0..layers).filter(|layer| !removed.contains(layer)).map(|layer| with(removed, layer)).collect()
 }
 
-fn with(gone: &[usize], layer: usize) -> Vec<usize> {
-    let mut removed = [gone, &[layer]].concat();
-    removed.sort_unstable();
-    removed
+fn with(removed: &[usize], layer: usize) -> Vec<usize> {
+    let mut extended = [removed, &[layer]].concat();
+    extended.sort_unstable();
+    extended
 }
 
 impl Criterion for Sleb {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
+        check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
     }
 
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
-        // As if the layers in the middle went first.
+        // The cost estimate assumes that layers in the middle are removed first.
         let start = (cut.layers - cut.depth) / 2;
         (0..cut.depth).flat_map(|step| candidates(cut.layers, &(start..start + step).collect::<Vec<_>>())).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let mut selection = Selection { removed: Vec::new(), scores: Vec::new() };
         for _ in 0..cut.depth {
             let candidates = candidates(cut.layers, &selection.removed);
-            let perplexities = evidence.perplexities_without(&candidates)?;
+            let perplexities = stats.perplexities_without(&candidates)?;
             let scored = candidates.into_iter().zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
             let (removed, perplexity) = best.ok_or_else(|| Error::job("no layer is left to remove").at(NAME))?;
@@ -61,7 +63,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn trials_that_overflow_rank_no_layers() {
+    fn overflowing_trials_are_refused() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         for entry in [super::ENTRY, crate::criterion::shortened_llama::ENTRY] {
             for broken in [f64::NAN, f64::INFINITY] {
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_measures_again_what_is_left() {
+    fn each_step_measures_the_remaining_layers() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         // Alone, 1 hurts least and 2 next; but after 1, 2 hurts most and 3 least.
         let perplexity = |removed: &[usize]| match removed {

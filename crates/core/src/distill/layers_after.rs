@@ -1,4 +1,4 @@
-//! The layers after a boundary.
+//! The frozen layers after a boundary, in differentiable operations.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::model::candle::{End, ops};
 use crate::model::{Config, FrozenWeights, Sublayer};
 
-/// The layers from one on, the final norm and the output projection, frozen, in plain operations.
+/// The layers from a given one on, the final norm and the output projection.
 pub struct LayersAfter {
     config: Config,
     weights: FrozenWeights,
@@ -20,7 +20,7 @@ impl LayersAfter {
     /// Reads the layers from `first` on.
     ///
     /// # Errors
-    /// As [`crate::model::Decoder::load`].
+    /// Those of [`crate::model::Decoder::load`].
     pub fn load(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
         Ok(Self { weights: FrozenWeights::read(config, folder, first, device)?, config: config.clone() })
     }
@@ -33,10 +33,10 @@ impl LayersAfter {
         self.weights.head.device()
     }
 
-    /// The logits of every position of one sequence.
+    /// Computes the logits of every position of one sequence.
     ///
     /// # Shapes
-    /// `stream [positions, C]`, what enters the first of these layers; result `[positions, vocab]`.
+    /// `stream [positions, C]`, the input of the first of these layers. Result `[positions, vocab]`.
     pub fn logits(&self, stream: &Tensor) -> Result<Tensor> {
         let positions = stream.dim(0)?;
         let tables = self.weights.rotary(positions)?;
@@ -48,28 +48,28 @@ impl LayersAfter {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(free) => free.insert(causal(positions, layer.window, self.device())?),
             };
-            let turned = tables[self.weights.rotary_of(layer.index)].as_ref();
+            let rotary = tables[self.weights.rotary_of(layer.index)].as_ref();
             let attend = |queries: &Tensor, keys: &Tensor, values: &Tensor| -> Result<Tensor> {
                 let [queries, keys, values] = [queries, keys, values].map(|x| x.unsqueeze(0));
                 Ok(ops::attention(&queries?, &keys?, &values?, mask, scores)?.squeeze(0)?)
             };
-            for half in Sublayer::BOTH {
-                x = (&x + layer.branch(&self.config, half, &x, End::Branch, turned, attend)?)?;
+            for sublayer in Sublayer::BOTH {
+                x = (&x + layer.branch(&self.config, sublayer, &x, End::Branch, rotary, attend)?)?;
             }
         }
         self.project(&x)
     }
 
-    /// Final norm and output projection.
+    /// Applies the final norm and the output projection.
     ///
     /// # Shapes
-    /// `stream [positions, C]`, what leaves the last layer; result `[positions, vocab]`.
+    /// `stream [positions, C]`, the output of the last layer. Result `[positions, vocab]`.
     pub fn project(&self, stream: &Tensor) -> Result<Tensor> {
         let logits = ops::linear(&ops::rms_norm(stream, &self.weights.final_norm, self.eps())?, &self.weights.head)?;
         ops::capped(logits, self.config.logit_cap)
     }
 
-    /// As [`Self::project`], of rows in this machine's memory.
+    /// Applies [`Self::project`] to rows in host memory, and returns the logits in host memory.
     pub fn project_rows(&self, rows: &[f32]) -> Result<Tensor> {
         let rows = Tensor::from_slice(rows, (rows.len() / self.channels(), self.channels()), self.device())?;
         Ok(self.project(&rows)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
@@ -80,13 +80,12 @@ impl LayersAfter {
     }
 }
 
-/// `[positions, positions]`: 0 where a query sees a key, −∞ where not.
+/// Returns the causal mask `[positions, positions]`: 0 where a query sees a key, −∞ elsewhere.
 fn causal(positions: usize, window: Option<usize>, device: &Device) -> Result<Tensor> {
-    let of = |at: usize| {
-        let (query, key) = (at / positions, at % positions);
-        let seen = key <= query && query - key < window.unwrap_or(positions);
-        if seen { 0.0f32 } else { f32::NEG_INFINITY }
-    };
-    let mask: Vec<f32> = (0..positions * positions).map(of).collect();
+    let window = window.unwrap_or(positions);
+    let mut mask = vec![f32::NEG_INFINITY; positions * positions];
+    for (query, row) in mask.chunks_exact_mut(positions.max(1)).enumerate() {
+        row[(query + 1).saturating_sub(window)..=query].fill(0.0);
+    }
     Ok(Tensor::from_vec(mask, (positions, positions), device)?)
 }

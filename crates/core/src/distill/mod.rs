@@ -1,14 +1,13 @@
-//! Distillation of an operator (design §7, the paper's "+ FT"): only the matrix at one boundary trains, without structure,
-//! so that the pruned backbone predicts what the whole one does.
+//! Distillation of an operator (design §7, the paper's "+ FT"): trains the unstructured matrix at one boundary, so that
+//! the pruned backbone predicts the dense backbone's tokens.
 //!
-//! | file | noun |
+//! | file | content |
 //! | --- | --- |
-//! | `teacher` | what the whole backbone predicts: its likeliest tokens at each position |
-//! | `tail` | the layers after the boundary, frozen, in operations that can be differentiated |
-//! | `training` | how much text is read, the optimizer's constants, the steps, and the checkpoint from which they go on |
+//! | `teacher` | the dense backbone's likeliest tokens at each position |
+//! | `layers_after` | the frozen layers after the boundary, in differentiable operations |
+//! | `training` | amount of text, optimizer constants, steps, and the checkpoint to resume from |
 //!
-//! What stands before the boundary is the same for the teacher and for every student: its stream `X_pre` is read, not
-//! computed again.
+//! Teacher and students share all layers before the boundary, so their stream `X_pre` is read from the calibration.
 
 mod layers_after;
 mod teacher;

@@ -1,4 +1,4 @@
-//! What the teacher predicts.
+//! The teacher's predictions.
 
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// The likeliest tokens of each position, likeliest first, with their logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopTokens {
-    /// Tokens kept of a position.
+    /// Tokens kept per position.
     pub kept: usize,
     /// `[positions, kept]`
     pub tokens: Vec<u32>,
@@ -16,13 +16,13 @@ pub struct TopTokens {
     pub logits: Vec<f32>,
 }
 
-/// The `kept` likeliest tokens of each row. Of equal logits the lower token comes first.
+/// Returns the `kept` likeliest tokens of each row. The lower token of equal logits comes first.
 ///
 /// # Shapes
 /// `logits [positions, vocab]`.
 ///
 /// # Errors
-/// A logit that is no number.
+/// A logit is NaN.
 pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     let (_, vocab) = logits.dims2()?;
     let kept = kept.min(vocab);
@@ -31,20 +31,22 @@ pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
         return Err(Error::job("a logit of the teacher is not a number")
             .hint("the backbone overflows on this text: check its weights and float type"));
     }
-    let of_row = |row: &[f32]| {
-        let mut order: Vec<u32> = (0..vocab as u32).collect();
-        let by_logit = |&a: &u32, &b: &u32| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b));
-        if kept < vocab {
-            order.select_nth_unstable_by(kept, by_logit);
-            order.truncate(kept);
-        }
-        order.sort_unstable_by(by_logit);
-        order
-    };
-    let tokens: Vec<u32> = rows.par_chunks(vocab).flat_map_iter(of_row).collect();
-    let of_token = |(at, &token): (usize, &u32)| rows[at / kept * vocab + token as usize];
-    let logits = tokens.iter().enumerate().map(of_token).collect();
+    let tokens: Vec<u32> = rows.par_chunks(vocab).flat_map_iter(|row| top_of_row(row, kept)).collect();
+    let positions = tokens.chunks(kept.max(1)).zip(rows.chunks(vocab.max(1)));
+    let logits = positions.flat_map(|(tokens, row)| tokens.iter().map(|&token| row[token as usize])).collect();
     Ok(TopTokens { kept, tokens, logits })
+}
+
+/// Returns the indices of the `kept` largest values, in descending order of value and ascending order of index.
+fn top_of_row(row: &[f32], kept: usize) -> Vec<u32> {
+    let by_logit = |&a: &u32, &b: &u32| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b));
+    let mut order: Vec<u32> = (0..row.len() as u32).collect();
+    if kept < row.len() {
+        order.select_nth_unstable_by(kept, by_logit);
+        order.truncate(kept);
+    }
+    order.sort_unstable_by(by_logit);
+    order
 }
 
 #[cfg(test)]
@@ -54,12 +56,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_likeliest_come_first_and_of_equal_ones_the_lower() {
+    fn likeliest_tokens_come_first_and_ties_are_ascending() {
         let logits = Tensor::new(&[[1.0f32, 5.0, 5.0, -2.0], [0.5, 0.25, 2.0, 1.0]], &Device::Cpu).unwrap();
         let top = top_tokens(&logits, 3).unwrap();
         assert_eq!(top.tokens, [1, 2, 0, 2, 3, 0]);
         assert_eq!(top.logits, [5.0, 5.0, 1.0, 2.0, 1.0, 0.5]);
-        assert_eq!(top_tokens(&logits, 100).unwrap().kept, 4, "no more than there are");
+        assert_eq!(top_tokens(&logits, 100).unwrap().kept, 4, "at most the vocabulary");
         assert!(top_tokens(&(logits * f64::NAN).unwrap(), 2).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Training a boundary's matrix, step by step: on how much text, and how.
+//! Training of a boundary's matrix: text, optimizer and steps.
 
 use candle_core::{DType, Device, Tensor, Var};
 use schemars::JsonSchema;
@@ -10,30 +10,30 @@ use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
 use crate::model::candle::ops;
 
-/// A matrix in training.
+/// A training of one matrix.
 pub struct Training<'a> {
     tail: &'a LayersAfter,
     state: Checkpoint,
 }
 
-/// Everything that a step changes: what is needed to go on as if nothing had happened.
+/// The state that a step changes. A training resumed from it produces the same bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
     /// `W [C, C]`, row-major.
     pub matrix: Vec<f32>,
     pub adam: Adam,
-    /// Of each step so far.
+    /// Loss of each completed step.
     pub losses: Vec<f64>,
 }
 
 impl Checkpoint {
-    /// Before the first step.
+    /// Returns the state before the first step.
     pub fn start(matrix: Vec<f32>) -> Self {
         let adam = Adam::new(matrix.len(), Finetune::LEARNING_RATE).decaying(Finetune::WEIGHT_DECAY);
         Self { matrix, adam, losses: Vec::new() }
     }
 
-    /// Little-endian: the number of steps, the matrix, both moments, the losses.
+    /// Serializes, in little-endian order: the number of steps, the matrix, both moments, the losses.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (first, second) = self.adam.moments();
         let numbers = self.matrix.iter().chain(first).chain(second).flat_map(|value| value.to_le_bytes());
@@ -43,12 +43,12 @@ impl Checkpoint {
         bytes
     }
 
-    /// What [`Self::to_bytes`] wrote.
+    /// Parses the output of [`Self::to_bytes`].
     ///
     /// # Errors
-    /// Kind `Damaged`: bytes of another length.
+    /// Kind `Damaged`: the length is not the one that the header implies.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let damaged = || Error::damaged("a checkpoint of a training has another length than it says");
+        let damaged = || Error::damaged("the length of a training checkpoint differs from its header");
         let (count, rest) = bytes.split_at_checked(8).ok_or_else(damaged)?;
         let steps = u64::from_le_bytes(count.try_into().map_err(|_| damaged())?) as usize;
         let losses = steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(damaged)?;
@@ -67,19 +67,21 @@ impl Checkpoint {
 }
 
 impl<'a> Training<'a> {
+    /// Starts or resumes a training.
+    ///
     /// # Errors
-    /// A matrix that is not the tail's.
+    /// The matrix does not have the hidden size of the layers.
     pub fn new(tail: &'a LayersAfter, state: Checkpoint) -> Result<Self> {
         let c = tail.channels();
         if state.matrix.len() != c * c || state.adam.parameters() != c * c {
-            return Err(Error::job("a matrix does not fit the backbone that it is trained in")
+            return Err(Error::job("the matrix to train does not have the backbone's hidden size")
                 .expected(format!("{} numbers", c * c))
                 .found(state.matrix.len()));
         }
         Ok(Self { tail, state })
     }
 
-    /// Steps that are done.
+    /// Returns the number of completed steps.
     pub fn steps(&self) -> usize {
         self.state.losses.len()
     }
@@ -88,13 +90,13 @@ impl<'a> Training<'a> {
         &self.state
     }
 
-    /// One sequence: the loss at the matrix as it was before.
+    /// Trains on one sequence, and returns the loss before the update.
     ///
     /// # Shapes
-    /// `stream [positions, C]`, what enters the first removed layer of the dense backbone.
+    /// `stream [positions, C]`, the input of the first removed layer of the dense backbone.
     ///
     /// # Errors
-    /// A loss that is not finite: the training diverged.
+    /// The loss or the gradient is not finite: the training diverged.
     pub fn step(&mut self, stream: &[f32], teacher: &TopTokens) -> Result<f64> {
         let (loss, gradient) = self.loss_and_gradient(stream, teacher)?;
         if !loss.is_finite() || gradient.iter().any(|g| !g.is_finite()) {
@@ -107,12 +109,13 @@ impl<'a> Training<'a> {
         Ok(loss)
     }
 
-    /// The loss of a sequence and its derivative by the matrix, `[C, C]`.
+    /// Computes the loss of a sequence and its derivative by the matrix, `[C, C]`.
     ///
     /// # Errors
-    /// As [`Self::step`], but for numbers that are not finite.
+    /// A tensor operation fails. Values that are not finite are returned.
     pub fn loss_and_gradient(&self, stream: &[f32], teacher: &TopTokens) -> Result<(f64, Vec<f32>)> {
-        let (c, device) = (self.tail.channels(), self.tail.device());
+        let c = self.tail.channels();
+        let device = self.tail.device();
         let matrix = Var::from_tensor(&Tensor::from_slice(&self.state.matrix, (c, c), device)?)?;
         let stream = Tensor::from_slice(stream, (stream.len() / c, c), device)?;
         let stream = ops::apply(&stream, matrix.as_tensor())?;
@@ -124,43 +127,44 @@ impl<'a> Training<'a> {
     }
 }
 
-/// The Kullback-Leibler divergence of the student from the teacher, both over the teacher's likeliest tokens alone, summed
-/// over positions and divided by their number.
+/// Computes the mean over positions of the Kullback-Leibler divergence of the student from the teacher.
+/// Both are distributions over the teacher's likeliest tokens only.
 ///
 /// # Shapes
 /// `logits [positions, vocab]`; result a scalar.
 fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
-    let (positions, device) = (logits.dim(0)?, logits.device());
+    let positions = logits.dim(0)?;
+    let device = logits.device();
     let tokens = Tensor::from_slice(&teacher.tokens, (positions, teacher.kept), device)?;
-    let theirs = Tensor::from_slice(&teacher.logits, (positions, teacher.kept), device)?;
-    let theirs = ops::log_softmax(&theirs)?;
-    let ours = ops::log_softmax(&ops::wide(logits)?.gather(&tokens, 1)?)?;
-    let apart = (theirs.exp()? * (theirs - ours)?)?;
-    Ok((apart.sum_all()? / positions as f64)?)
+    let teacher_logits = Tensor::from_slice(&teacher.logits, (positions, teacher.kept), device)?;
+    let teacher = ops::log_softmax(&teacher_logits)?;
+    let student = ops::log_softmax(&ops::wide(logits)?.gather(&tokens, 1)?)?;
+    let divergence = (teacher.exp()? * (teacher - student)?)?;
+    Ok((divergence.sum_all()? / positions as f64)?)
 }
 
-/// The text that an operator is trained on: sequences of the calibration's corpus, drawn by its rule. One step a sequence,
-/// each read once.
+/// The text that an operator is trained on: sequences of the calibration's corpus, drawn by its rule.
+/// Each sequence is one step and is read once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finetune {
-    /// How many sequences, and so steps.
+    /// Number of sequences, and of steps.
     #[schemars(range(min = 1))]
     pub sequences: usize,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     #[schemars(range(min = 2))]
     pub length: usize,
-    /// Of the draw.
+    /// Seed of the draw.
     #[serde(default)]
     pub seed: u64,
 }
 
-/// Constants of the paper's appendix D, which are those of LinearPatch.
+/// Constants of the paper's appendix D, which equal LinearPatch's.
 impl Finetune {
-    /// Of AdamW, the same at every step.
+    /// Learning rate of AdamW, constant over all steps.
     pub const LEARNING_RATE: f32 = 1e-4;
     pub const WEIGHT_DECAY: f32 = 1e-4;
-    /// The teacher's tokens that count at a position.
+    /// Number of the teacher's likeliest tokens per position.
     pub const TOP_TOKENS: usize = 100;
 }
 
@@ -169,11 +173,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_divergence_is_its_definition_on_the_teachers_tokens() {
+    fn divergence_matches_its_definition_on_the_teachers_tokens() {
         let logits = Tensor::new(&[[0.0f32, 1.0, 3.0], [2.0, 0.0, 0.0]], &Device::Cpu).unwrap();
         let teacher = TopTokens { kept: 2, tokens: vec![2, 1, 0, 2], logits: vec![1.0, 0.0, 0.0, 0.0] };
         let found = divergence(&logits, &teacher).unwrap().to_scalar::<f32>().unwrap();
-        // By hand: of two tokens p = σ(difference of logits). Teacher σ(1), student σ(2); teacher 1/2, student σ(2).
+        // Two tokens: p = σ(difference of logits). Teacher σ(1), student σ(2); then teacher 1/2, student σ(2).
         let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());
         let kl = |p: f64, q: f64| p * (p / q).ln() + (1.0 - p) * ((1.0 - p) / (1.0 - q)).ln();
         let expected = (kl(sigma(1.0), sigma(2.0)) + kl(0.5, sigma(2.0))) / 2.0;
