@@ -13,6 +13,8 @@ use ghostlab_core::tasks::python::is_space;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
+use crate::activity;
+use crate::bounds::check_operators;
 use crate::exchange::{begin, jinja};
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
@@ -94,6 +96,8 @@ impl ChatTemplate {
             environment.add_function("strftime_now", |format: String| strftime(&format, now()));
             environment
         });
+        activity::started(format_args!("{place}, chat template"));
+        check_operators(source).map_err(|error| error.at(place))?;
         let environment = compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(place))?;
         Ok(Self { environment, source: source.to_owned(), tokens, place: place.to_owned() })
     }
@@ -116,6 +120,7 @@ impl ChatTemplate {
     }
 
     fn once(&self, messages: &[Message], continued: bool) -> Result<String> {
+        activity::started(format_args!("{}, chat template", self.place));
         begin();
         let last = messages.len().saturating_sub(1);
         let shown = messages.iter().enumerate().map(|(at, one)| {

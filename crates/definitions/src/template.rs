@@ -10,6 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
+use crate::bounds::check_operators;
 use crate::exchange::{MOST_BYTES, begin, jinja, printed, python};
 use crate::method::{self, METHODS};
 use crate::pattern::Pattern;
@@ -86,10 +87,15 @@ impl Template {
             environment.remove_global("namespace");
             environment
         });
-        bounded(source).map_err(|error| error.at(place))?;
+        bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(place))?;
         let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(place))?;
         known_names(&environment, source).map_err(|error| error.at(place))?;
         Ok(Self { environment, source: source.to_owned(), place: place.clone() })
+    }
+
+    /// Returns where the template stands.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Renders it on a document.

@@ -7,6 +7,8 @@ use fancy_regex::Regex;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
+use crate::keys::KeyIndex;
+
 /// A value of JSON, YAML or Python's literals. Maps keep their order.
 #[derive(Debug, Clone)]
 pub enum Value {
@@ -147,8 +149,10 @@ impl PartialEq for Value {
             (Self::Text(a), Self::Text(b)) => a == b,
             (Self::List(a), Self::List(b)) => a == b,
             (Self::Map(a), Self::Map(b)) => {
-                a.len() == b.len()
-                    && a.iter().all(|(key, value)| b.iter().any(|(other, found)| key == other && value == found))
+                a.len() == b.len() && {
+                    let index = KeyIndex::of(b);
+                    a.iter().all(|(key, value)| index.position(b, key).is_some_and(|at| b[at].1 == *value))
+                }
             }
             (Self::Float(a), Self::Float(b)) => a == b,
             (Self::Float(a), b) | (b, Self::Float(a)) => b.as_int().is_some_and(|b| *a == b as f64),
@@ -206,11 +210,11 @@ impl<'de> Deserialize<'de> for Value {
                 Ok(Value::List(list))
             }
             fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
-                let mut map = Value::Map(Vec::new());
+                let (mut map, mut index) = (Vec::new(), KeyIndex::default());
                 while let Some((key, value)) = pairs.next_entry::<String, Value>()? {
-                    map.set(&key, value);
+                    index.set(&mut map, Value::Text(key), value);
                 }
-                Ok(map)
+                Ok(Value::Map(map))
             }
         }
         deserializer.deserialize_any(Any)
