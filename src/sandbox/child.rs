@@ -112,6 +112,8 @@ fn read_request() -> Result<Request> {
 }
 
 fn run_request(request: Request) -> ExitCode {
+    #[cfg(unix)]
+    leave_no_core();
     TextLimit::set(request.text_bytes);
     activity::watch(&Reporter);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(request.threads).stack_size(CHILD_STACK_BYTES);
@@ -176,6 +178,14 @@ fn write(bytes: &[u8]) -> bool {
 #[cfg(not(unix))]
 fn write(bytes: &[u8]) -> bool {
     io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()).is_ok()
+}
+
+/// Makes a stack overflow leave no image of the process on the disk.
+#[cfg(unix)]
+fn leave_no_core() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a value on this stack.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
 /// Ends the process without destructors, which could wait for other threads.

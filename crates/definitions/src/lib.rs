@@ -6,8 +6,8 @@
 //!
 //! | files | what |
 //! | --- | --- |
-//! | [`activity`] | which input a thread is processing, for a watcher that enforces limits |
-//! | [`value`], `keys`, `bounds` | Python's values, keys by hash, limits that are checked first |
+//! | [`activity`], `keys` | which input a thread is processing, for a watcher that enforces limits; keys of mappings by hash |
+//! | [`value`], `bounds` | Python's values, limits that are checked first |
 //! | [`literal`], [`yaml`], [`pattern`] | Python's literals, its YAML, its regular expressions |
 //! | [`row`], [`prepared`] | a row with its place, what is checked of it, what is added to it |
 //! | `exchange`, `method`, [`template`] | Jinja as Python prints it |

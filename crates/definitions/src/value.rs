@@ -1,13 +1,14 @@
 //! Values as Python has them: what a document holds, a template prints and a filter changes.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::keys::KeyIndex;
+use crate::keys::{Key, KeyIndex};
 
 /// A value of JSON, YAML or Python's literals. Maps keep their order.
 #[derive(Debug, Clone)]
@@ -161,6 +162,18 @@ impl PartialEq for Value {
     }
 }
 
+/// `1`, `1.0` and `True` are one key in Python.
+impl Key for Value {
+    fn hash(&self, state: &RandomState) -> u64 {
+        match (self, self.as_number()) {
+            (Self::Text(text), _) => state.hash_one(text),
+            // Zero has two signs.
+            (_, Some(number)) => state.hash_one((number + 0.0).to_bits()),
+            _ => 0,
+        }
+    }
+}
+
 /// As JSON; keys that are no texts as their texts.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -279,6 +292,27 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_keys_are_found_whatever_their_type() {
+        for others in [0, 100] {
+            let mut pairs = vec![(Value::Int(1), 0), (Value::from("1"), 0), (Value::None, 0), (Value::Float(-0.0), 0)];
+            let mut index = KeyIndex::of(&pairs);
+            (0..others).for_each(|at| index.set(&mut pairs, Value::Text(format!("k{at}")), at));
+            for (key, position) in [
+                (Value::Bool(true), Some(0)),
+                (Value::Float(1.0), Some(0)),
+                (Value::from("1"), Some(1)),
+                (Value::None, Some(2)),
+                (Value::Int(0), Some(3)),
+                (Value::from("2"), None),
+            ] {
+                assert_eq!(index.position(&pairs, &key), position, "{key:?} beside {others}");
+            }
+            index.set(&mut pairs, Value::Float(1.0), 7);
+            assert_eq!((pairs.len(), pairs[0].1), (4 + others, 7));
+        }
+    }
 
     /// Expected texts: `repr(…)`, Python 3.11.
     #[test]

@@ -349,7 +349,9 @@ mod tests {
                 let root = folder.path();
                 fs::create_dir_all(root.join(name).join("empty")).unwrap();
                 fs::write(root.join(name).join("thesis.json"), "{\"id\": \"mine\"}").unwrap();
-                mark.map(|text| fs::write(root.join(MARK), text).unwrap());
+                if let Some(text) = mark {
+                    fs::write(root.join(MARK), text).unwrap();
+                }
                 let error = Mark::mend(root, WORDS).unwrap_err();
                 assert_eq!(error.exit_code(), 3, "{name}: {error}");
                 assert!(!error.to_string().contains("--repair"), "{name}: {error}");
