@@ -41,7 +41,7 @@ fn megabytes(bytes: u64) -> String {
 /// More than [`MAX_OPERATORS`] in one of them.
 pub(crate) fn check_operators(source: &str) -> Result<()> {
     let mut rest = source;
-    while let Some(open) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+    while let Some(open) = next_tag(rest) {
         rest = &rest[open + 2..];
         let (operators, end) = operators(rest);
         if operators > MAX_OPERATORS {
@@ -54,6 +54,11 @@ pub(crate) fn check_operators(source: &str) -> Result<()> {
         rest = &rest[end..];
     }
     Ok(())
+}
+
+/// Returns where the next expression or statement of a template begins.
+pub(crate) fn next_tag(text: &str) -> Option<usize> {
+    text.match_indices('{').map(|(at, _)| at).find(|at| text[at + 1..].starts_with(['{', '%']))
 }
 
 /// Counts the operators up to the end of a tag, and returns that end.

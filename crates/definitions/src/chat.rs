@@ -102,6 +102,11 @@ impl ChatTemplate {
         Ok(Self { environment, source: source.to_owned(), tokens, place: place.to_owned() })
     }
 
+    /// Returns where the template stands, as messages name it.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
     /// The template with the special tokens that it may print: what its texts depend on.
     pub fn content(&self) -> String {
         Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()

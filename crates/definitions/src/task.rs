@@ -207,7 +207,7 @@ impl Task {
                 let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
                 self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())
             };
-            let asks = made().and_then(checked).map_err(|error| error.at(self.place(at)))?;
+            let asks = made().and_then(|asks| self.checked(asks, setting)).map_err(|error| error.at(self.place(at)))?;
             activity::finished();
             let request = |(index, ask)| Request { document: at, index, ask, repeats: of.repeats };
             Ok((0..).zip(asks).map(request).collect())
@@ -228,6 +228,22 @@ impl Task {
             }
         }
         Ok(())
+    }
+
+    /// Checks the length of the texts of requests.
+    fn checked(&self, asks: Vec<Ask>, setting: &Setting<'_>) -> Result<Vec<Ask>> {
+        for ask in &asks {
+            let bytes = match ask {
+                Ask::LogLikelihood { context, continuation } => context.len() + continuation.len(),
+                Ask::Rolling { text } => text.len(),
+                Ask::Generate { context, .. } => context.len(),
+            };
+            check_text(bytes).map_err(|error| match setting.chat {
+                Some(chat) => error.at(format!("a prompt by {}", chat.place())),
+                None => error.at(format!("a prompt by {}", self.definition.place)),
+            })?;
+        }
+        Ok(asks)
     }
 
     /// Checks how many answers all repeats come to.
@@ -413,19 +429,6 @@ impl Task {
             }
         }
     }
-}
-
-/// Checks the length of the texts of requests.
-fn checked(asks: Vec<Ask>) -> Result<Vec<Ask>> {
-    for ask in &asks {
-        let bytes = match ask {
-            Ask::LogLikelihood { context, continuation } => context.len() + continuation.len(),
-            Ask::Rolling { text } => text.len(),
-            Ask::Generate { context, .. } => context.len(),
-        };
-        check_text(bytes).map_err(|error| error.at("a prompt"))?;
-    }
-    Ok(asks)
 }
 
 /// A likelihood of something: blanks at the context's end are scored with the continuation, so they may be all of it.
