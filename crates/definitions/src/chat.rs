@@ -170,7 +170,8 @@ fn plain_generation(source: &str) -> String {
     while let Some(open) = rest.find("{%") {
         let (before, from) = rest.split_at(open);
         out.push_str(before);
-        let Some(end) = from.find("%}").map(|end| end + 2) else {
+        // The sign that opens a tag does not close it: `{%}`.
+        let Some(end) = from[2..].find("%}").map(|end| end + 4) else {
             rest = from;
             break;
         };
@@ -233,6 +234,13 @@ mod tests {
             "t",
         );
         assert!(looping.unwrap().render(&messages, false).unwrap_err().to_string().contains("does not come to an end"));
+    }
+
+    #[test]
+    fn a_tag_that_is_opened_and_not_closed_is_an_error() {
+        for source in ["{%}", "{%", "{%} generation %}", "{%%}"] {
+            assert!(ChatTemplate::new(source, vec![], "t").is_err(), "{source}");
+        }
     }
 
     #[test]

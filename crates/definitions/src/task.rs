@@ -207,7 +207,8 @@ impl Task {
                 let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
                 self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())
             };
-            let asks = made().and_then(|asks| self.checked(asks, setting)).map_err(|error| error.at(self.place(at)))?;
+            let asks =
+                made().and_then(|asks| self.check_prompts(asks, setting)).map_err(|error| error.at(self.place(at)))?;
             activity::finished();
             let request = |(index, ask)| Request { document: at, index, ask, repeats: of.repeats };
             Ok((0..).zip(asks).map(request).collect())
@@ -231,7 +232,7 @@ impl Task {
     }
 
     /// Checks the length of the texts of requests.
-    fn checked(&self, asks: Vec<Ask>, setting: &Setting<'_>) -> Result<Vec<Ask>> {
+    fn check_prompts(&self, asks: Vec<Ask>, setting: &Setting<'_>) -> Result<Vec<Ask>> {
         for ask in &asks {
             let bytes = match ask {
                 Ask::LogLikelihood { context, continuation } => context.len() + continuation.len(),
