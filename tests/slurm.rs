@@ -16,6 +16,7 @@ use std::process::{Command, Output};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
@@ -152,8 +153,7 @@ fn agrees(world: &World, submitted: &Submitted) {
 
 fn records(world: &World) -> Vec<Value> {
     let files = fs::read_dir(world.path("data/store/runs")).unwrap();
-    let json = |file: &[u8]| serde_json::from_slice(file.split(|byte| *byte == b'\t').next()?).ok();
-    files.filter_map(|file| json(&fs::read(file.unwrap().path()).ok()?)).collect()
+    files.filter_map(|file| stored_record(&file.unwrap().path())).collect()
 }
 
 /// What all processes of a store computed, by the cost model.

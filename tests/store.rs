@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
@@ -364,7 +365,7 @@ fn a_process_whose_record_cannot_be_read_is_alive_for_three_minutes_and_not_for_
         let store = world.path("data/store");
         let record = store.join(format!("processes/{FAR}.json"));
         let calibration = fs::read_dir(store.join("plans")).unwrap().next().unwrap().unwrap().path();
-        let outline: Value = serde_json::from_slice(&fs::read(calibration).unwrap()).unwrap();
+        let outline = stored_record(&calibration).unwrap();
         let claims: Vec<&str> =
             outline["jobs"].as_array().unwrap().iter().map(|job| job["claim"].as_str().unwrap()).collect();
         let claim = claims.iter().find(|claim| claim.starts_with("calibrate-")).unwrap();

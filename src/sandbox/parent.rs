@@ -41,7 +41,7 @@ pub fn check(probe: Probe) -> Result<()> {
     }
     let limits = Limits::of(&probe);
     let text_bytes = TextLimit::current().bytes();
-    let request = Request { probe, limits, threads: rayon::current_num_threads(), text_bytes };
+    let request = Request { threads: probe.threads(), probe, limits, text_bytes };
     let text = serde_json::to_string(&request)
         .map_err(|error| Error::job("an input cannot be passed to the sandbox").found(error.to_string()))?;
     if passed().contains(&text) {

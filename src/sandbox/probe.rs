@@ -53,6 +53,15 @@ impl Probe {
         }
     }
 
+    /// Returns how many threads do the work. Only rows are processed in parallel, and definitions are read before the program has
+    /// started its threads.
+    pub(super) fn threads(&self) -> usize {
+        match self {
+            Self::Definitions { .. } | Self::Chat { .. } => 1,
+            Self::Task(_) | Self::Known { .. } => rayon::current_num_threads(),
+        }
+    }
+
     /// Returns the bytes of the files of rows, as they are on the disk.
     pub(super) fn file_bytes(&self) -> u64 {
         let size = |file: &PathBuf| fs::metadata(file).map_or(0, |about| about.len());
