@@ -57,6 +57,8 @@ static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(),
 thread_local! {
     /// Name of the input that this thread processes.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
+    /// Names that this thread has looked up in [`STARTED`], which all threads share.
+    static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 /// A name of limited length.
@@ -78,6 +80,10 @@ impl Watcher for Reporter {
         CURRENT.with_borrow_mut(|name| {
             name.0.clear();
             name.write_fmt(input).ok();
+            if KNOWN.with_borrow(|known| known.contains(&name.0)) {
+                return;
+            }
+            KNOWN.with_borrow_mut(|known| known.insert(name.0.clone()));
             let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
             if !started.0.contains(&name.0) {
                 started.0.insert(name.0.clone());
