@@ -2,6 +2,8 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 
@@ -22,7 +24,48 @@ thread_local! {
     static COUNT: Cell<Option<Count>> = const { Cell::new(None) };
 }
 
+/// Bytes that the process may hold; 0 where there is no limit.
+static LIMIT: AtomicI64 = AtomicI64::new(0);
+/// Bytes that the process holds, without what threads have not reported yet.
+static HELD: AtomicI64 = AtomicI64::new(0);
+/// Called once, on the thread whose allocation exceeds the limit.
+static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
+/// Bytes that a thread takes or frees before it reports them. Fewer reports mean less contention.
+const REPORTED_BYTES: i64 = 64 << 10;
+
+thread_local! {
+    static UNREPORTED: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Limits the heap of this process. `on_exceeded` runs before the allocation that would exceed the limit.
+pub fn limit(bytes: u64, on_exceeded: fn() -> !) {
+    ON_EXCEEDED.get_or_init(|| on_exceeded);
+    LIMIT.store(i64::try_from(bytes).unwrap_or(i64::MAX), Relaxed);
+}
+
+/// Adds to the bytes that the process holds, where it has a limit.
+fn report(bytes: i64) {
+    let limit = LIMIT.load(Relaxed);
+    if limit == 0 {
+        return;
+    }
+    let unreported = UNREPORTED.get() + bytes;
+    if unreported.abs() < REPORTED_BYTES {
+        UNREPORTED.set(unreported);
+        return;
+    }
+    UNREPORTED.set(0);
+    if HELD.fetch_add(unreported, Relaxed) + unreported > limit {
+        // The handler may allocate.
+        LIMIT.store(0, Relaxed);
+        if let Some(exceeded) = ON_EXCEEDED.get() {
+            exceeded();
+        }
+    }
+}
+
 fn took(bytes: usize) {
+    report(bytes as i64);
     if let Some(Count { held, most }) = COUNT.get() {
         let held = held + bytes as i64;
         COUNT.set(Some(Count { held, most: most.max(held) }));
@@ -30,6 +73,7 @@ fn took(bytes: usize) {
 }
 
 fn gave(bytes: usize) {
+    report(-(bytes as i64));
     if let Some(count) = COUNT.get() {
         COUNT.set(Some(Count { held: count.held - bytes as i64, ..count }));
     }

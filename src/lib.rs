@@ -10,7 +10,7 @@
 //! | 3 | [`results`], [`search`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`stage`], [`work`], [`identity`], [`grid`] |
-//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
+//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`sandbox`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, distill, error, evaluate, files, generate, latency, linalg, metric,
@@ -32,6 +32,7 @@ pub mod installed;
 pub mod machine;
 pub mod plan;
 pub mod results;
+pub mod sandbox;
 pub mod search;
 pub mod stage;
 pub mod starter;

@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
 use ghostlab::installed::{self, Embedded};
+use ghostlab::sandbox;
 
 /// Freed memory is kept for the next step: with the system's allocator each large intermediate is mapped anew, page by page.
 #[global_allocator]
@@ -10,6 +11,10 @@ static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 static EMBEDDED: Embedded = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 fn main() -> ExitCode {
+    if sandbox::is_child() {
+        return sandbox::run_child();
+    }
+    sandbox::enable();
     installed::embed(&EMBEDDED);
     ghostlab::cli::main()
 }

@@ -41,6 +41,7 @@ mod store;
 mod submit;
 mod tasks;
 mod tiny;
+mod untrusted;
 mod verify;
 mod views;
 mod worker;

@@ -125,6 +125,32 @@ fn settings_of_generation_and_chat_are_kept_and_code_that_stays_behind_is_named_
     assert_eq!(json(&world.path("out/config.json")).get("auto_map"), None);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_out_of_the_model_folder_is_named_and_refused() {
+    let names = [
+        "special_tokens_map.json",
+        "LICENSE",
+        "chat_template.jinja",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "config.json",
+    ];
+    for name in names {
+        let world = World::new();
+        let link = world.path("backbone").join(name);
+        let own = if link.exists() { fs::read(&link).unwrap() } else { b"{}".to_vec() };
+        world.write("secret", own);
+        fs::remove_file(&link).ok();
+        std::os::unix::fs::symlink("../secret", &link).unwrap();
+        let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "out"]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}: {text}");
+        assert!(text.contains(name) && text.contains("leads out of its folder"), "{name}: {text}");
+        assert!(!world.path("out").exists(), "{name}");
+    }
+}
+
 #[test]
 fn a_card_warns_of_the_converter_that_leaves_a_sliding_window_out() {
     let world = World::new();

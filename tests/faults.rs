@@ -430,7 +430,7 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
     // A record of a run by the silent one.
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
-    let mut record = common::json(done);
+    let mut record = common::stored_record(done).unwrap();
     (record["process"], record["stage"]) = (json!(FAR), json!("running"));
     fs::write(done, record.to_string()).unwrap();
 

@@ -16,6 +16,7 @@ use std::process::{Command, Output};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
@@ -152,7 +153,7 @@ fn agrees(world: &World, submitted: &Submitted) {
 
 fn records(world: &World) -> Vec<Value> {
     let files = fs::read_dir(world.path("data/store/runs")).unwrap();
-    files.filter_map(|file| serde_json::from_slice(&fs::read(file.unwrap().path()).ok()?).ok()).collect()
+    files.filter_map(|file| stored_record(&file.unwrap().path())).collect()
 }
 
 /// What all processes of a store computed, by the cost model.

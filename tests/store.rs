@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
@@ -364,7 +365,7 @@ fn a_process_whose_record_cannot_be_read_is_alive_for_three_minutes_and_not_for_
         let store = world.path("data/store");
         let record = store.join(format!("processes/{FAR}.json"));
         let calibration = fs::read_dir(store.join("plans")).unwrap().next().unwrap().unwrap().path();
-        let outline: Value = serde_json::from_slice(&fs::read(calibration).unwrap()).unwrap();
+        let outline = stored_record(&calibration).unwrap();
         let claims: Vec<&str> =
             outline["jobs"].as_array().unwrap().iter().map(|job| job["claim"].as_str().unwrap()).collect();
         let claim = claims.iter().find(|claim| claim.starts_with("calibrate-")).unwrap();
@@ -410,6 +411,40 @@ fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
         );
         let log = world.runs(&[]);
         assert!(log.contains("9 of 9 cells are stored already") && world.tables() == tables, "{what}: {log}");
+    }
+}
+
+#[test]
+fn a_foreign_folder_with_names_of_a_store_is_not_repaired() {
+    let world = World::new();
+    let folder = world.path("own");
+    put(&folder.join("runs/thesis.txt"), "mine");
+    fs::create_dir(folder.join("runs/empty")).unwrap();
+    pipe(&folder.join("runs/pipe"));
+    let before = tree(&folder);
+    let (code, said) = ghostlab(&world, &["cache", "verify", "--repair", "--store", "own"]);
+    assert!(code == Some(3) && said.contains("no store") && !said.contains("--repair"), "{said}");
+    assert!(tree(&folder) == before, "something was written or removed");
+}
+
+#[test]
+fn a_flipped_byte_of_a_record_is_named_and_removed() {
+    let world = World::new();
+    world.runs(&[]);
+    for folder in ["runs", "plans"] {
+        let record = fs::read_dir(world.path("data/store").join(folder)).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = fs::read(&record).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&record, bytes).unwrap();
+        let name = record.file_name().unwrap().to_str().unwrap();
+        for (words, code) in [(&["cache", "verify"][..], 5), (&["status"], 0), (&["cache", "verify", "--repair"], 0)] {
+            let (found, said) = ghostlab(&world, words);
+            assert!(found == Some(code) && said.contains(name) && said.contains("damaged"), "{words:?}: {said}");
+        }
+        assert!(!record.exists());
+        let (code, said) = ghostlab(&world, &["cache", "verify"]);
+        assert!(code == Some(0) && !said.contains(name), "{said}");
     }
 }
 

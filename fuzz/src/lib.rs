@@ -231,6 +231,7 @@ fn template_seeds() -> Vec<Vec<u8>> {
         "{%- macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% set n = namespace(x=q) %}{{ n.x }}{{ undefined_name.field }}",
         "{{ q|regex_replace('(a|a)*b', '') }}{{ q[0:2] }}{{ q[-1:] }}{{ c.index('x') }}",
+        "{%}{% generation %}{{ q }}{% endgeneration %}",
         "{{ messages }}{{ raise_exception('no') }}{{ strftime_now('%Y') }}{{ q|tojson(indent=2) }}",
     ]
     .map(|text| text.as_bytes().to_vec())

@@ -154,7 +154,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
             println!("{} was lost or damaged, and was written anew", path.display());
         }
         of.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
-        of.strays.iter().for_each(|stray| println!("{}", stray.text));
+        of.strays.iter().chain(&of.records).for_each(|file| println!("{}", file.text));
         println!("{} of {} artifacts are whole", of.artifacts - of.damaged.len(), of.artifacts);
         if repair {
             let count = of.damaged.len();
@@ -162,6 +162,10 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
             let strays = of.strays.iter().filter(|stray| stray.removed).count();
             if strays > 0 {
                 println!("{strays} things were removed that are no files of the store");
+            }
+            let records = of.records.iter().filter(|record| record.removed).count();
+            if records > 0 {
+                println!("removed {records} damaged records of runs and plans");
             }
         }
     })?;

@@ -18,6 +18,7 @@ use crate::grid::Grid;
 use crate::installed;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use crate::quantity::{Gigabytes, MOST_RETRIES};
+use crate::sandbox::STACK_BYTES;
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -154,6 +155,7 @@ impl Threads {
         }
         rayon::ThreadPoolBuilder::new()
             .num_threads(asked.min(most))
+            .stack_size(STACK_BYTES)
             .build_global()
             .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
     }

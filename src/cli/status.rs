@@ -33,7 +33,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn text(answer: &StatusAnswer, all: bool) {
-    let StatusAnswer { store, overview: Overview { runs, plans, failures }, submissions, scheduler_silent } = answer;
+    let StatusAnswer { store, overview, submissions, damaged_records, scheduler_silent } = answer;
+    let Overview { runs, plans, failures } = overview;
+    for path in damaged_records {
+        println!("{path}: a damaged record, which is not shown; `ghostlab cache verify --repair` removes it");
+    }
     if runs.is_empty() && plans.is_empty() && submissions.is_empty() {
         println!("no runs with the store {store}");
         return;

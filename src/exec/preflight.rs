@@ -10,6 +10,7 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::model::check_weights;
 use crate::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
+use crate::quantity::distinct_sizes;
 use crate::stage::tokens::tokenise_missing;
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Subject};
 use crate::work::context::Conditions;
@@ -134,7 +135,8 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     };
     match free {
         (Some(bytes), _) if bytes < wanted.0 => {
-            lacks(format!("{:.1} GB", wanted.0 as f64 / 1e9), format!("{:.1} GB", bytes as f64 / 1e9))
+            let [wanted, free] = distinct_sizes(wanted.0, bytes);
+            lacks(wanted, free)
         }
         (_, Some(inodes)) if inodes < wanted.1 => {
             lacks(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))

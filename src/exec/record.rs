@@ -89,7 +89,7 @@ pub struct RunRecord {
 impl RunRecord {
     /// All records of a store, the newest first; what cannot be read is passed over.
     pub fn all(store: &Store) -> Vec<Self> {
-        let files = store.files(&store.runs());
+        let files = store.records(&store.runs());
         let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
         records.sort_by(|a, b| (b.started, &b.process).cmp(&(a.started, &a.process)));
         records
@@ -202,7 +202,7 @@ impl<'a> Recorder<'a> {
         state.written = self.store.now();
         let text = serde_json::to_vec_pretty(&state.record)
             .map_err(|error| Error::job("a run's record has no JSON form").found(error.to_string()))?;
-        self.store.put_file(&self.path, &text)
+        self.store.put_record(&self.path, &text)
     }
 }
 

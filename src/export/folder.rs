@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{MadeCell, goes_on};
+use super::{MadeCell, goes_on, source};
 use crate::checkpoint::{self, INDEX, MODELING, trimmed};
 use crate::corpus;
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::files::output::{Manifest, OutputFolder};
 use crate::files::{disk, parts, regular};
 use crate::machine;
 use crate::model::FloatType;
+use crate::quantity::distinct_sizes;
 use ghostlab_store::fault;
 
 /// The record of what a folder was made from.
@@ -119,14 +120,13 @@ pub(super) fn write(
 }
 
 pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
-    match disk::free(folder) {
-        Some(free) if free < wanted => Err(Error::missing("the disk has not enough room for the model")
-            .at(folder.display().to_string())
-            .expected(format!("{:.1} GB free", wanted as f64 / 1e9))
-            .found(format!("{:.1} GB", free as f64 / 1e9))
-            .hint("name a folder on another disk, or a smaller float type with --dtype")),
-        _ => Ok(()),
-    }
+    let Some(free) = disk::free(folder).filter(|free| *free < wanted) else { return Ok(()) };
+    let [wanted, free] = distinct_sizes(wanted, free);
+    Err(Error::missing("the disk has not enough room for the model")
+        .at(folder.display().to_string())
+        .expected(format!("{wanted} free"))
+        .found(free)
+        .hint("name a folder on another disk, or a smaller float type with --dtype"))
 }
 
 fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &AtomicBool) -> Result<()> {
@@ -136,13 +136,18 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
     }
+    if !is_gguf(source) {
+        source::find(source, "config.json")?;
+    }
     let own = config_of(source)?;
     let generation = generation(source, &own)?;
     let trimmed = trimmed(own, config, layout, form.dtype);
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
-    for name in BESIDES.iter().filter(|name| source.join(name).is_file()) {
-        put(draft, name, &regular::read(&source.join(name))?)?;
+    for name in BESIDES {
+        if let Some(bytes) = source::read(source, name)? {
+            put(draft, name, &bytes)?;
+        }
     }
     if is_gguf(source) {
         put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source))?)?;
@@ -164,8 +169,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
 
 /// The backbone's own settings of generation, or what its config says of special tokens.
 fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
-    let file = source.join("generation_config.json");
-    if file.is_file() {
+    if let Some(file) = source::find(source, "generation_config.json")? {
         return object(&file);
     }
     let ids = ["bos_token_id", "eos_token_id", "pad_token_id"];
@@ -177,12 +181,12 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
 /// tokenizer's settings name does not come with the folder, and nobody is asked to run it: `tokenizer.json` says all.
 fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     let (name, class, code) = ("tokenizer_config.json", "tokenizer_class", "auto_map");
-    let file = source.join(name);
-    let mut settings = if file.is_file() { object(&file)? } else { Map::new() };
+    let file = source::find(source, name)?;
+    let mut settings = file.as_deref().map_or_else(|| Ok(Map::new()), object)?;
     let named = settings.remove(code).is_some();
     if named || (own_type && !settings.contains_key(class)) {
         settings.insert(class.into(), "PreTrainedTokenizerFast".into());
-    } else if file.is_file() {
+    } else if let Some(file) = file {
         return put(draft, name, &regular::read(&file)?);
     }
     if settings.is_empty() { Ok(()) } else { put(draft, name, pretty(&Value::Object(settings))?.as_bytes()) }

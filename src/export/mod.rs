@@ -9,6 +9,7 @@
 
 mod card;
 mod folder;
+mod source;
 
 pub use folder::{Exported, Form, MARK, check};
 
@@ -200,9 +201,10 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     };
     let tokenizer: Value = serde_json::from_slice(&corpus::description(&file)?).map_err(malformed)?;
     let own = Value::Object(config_of(backbone)?);
-    let settings = match parts::beside(backbone, "tokenizer_config.json") {
-        file if file.is_file() => Value::Object(object(&file)?),
-        _ => Value::Null,
+    let folder = parts::beside(backbone, ".");
+    let settings = match source::find(&folder, "tokenizer_config.json")? {
+        Some(file) => Value::Object(object(&file)?),
+        None => Value::Null,
     };
     let special = |name: &str| {
         let token = &settings[format!("{name}_token")];
@@ -217,10 +219,10 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     };
     let ids = [("bos", special("bos")), ("eos", special("eos")), ("padding", special("pad"))];
     let GgufTokenizer { mut entries, notes } = to_gguf(&tokenizer, config.vocab, &ids)?;
-    let template = match parts::beside(backbone, "chat_template.jinja") {
-        file if file.is_file() => Some(String::from_utf8_lossy(&regular::read(&file)?).into_owned()),
-        _ if is_gguf(backbone) => Gguf::open(backbone)?.text("tokenizer.chat_template")?.map(str::to_owned),
-        _ => settings["chat_template"].as_str().map(str::to_owned),
+    let template = match source::find(&folder, "chat_template.jinja")? {
+        Some(file) => Some(String::from_utf8_lossy(&regular::read(&file)?).into_owned()),
+        None if is_gguf(backbone) => Gguf::open(backbone)?.text("tokenizer.chat_template")?.map(str::to_owned),
+        None => settings["chat_template"].as_str().map(str::to_owned),
     };
     entries.extend(template.map(|text| ("tokenizer.chat_template".to_owned(), Entry::String(text))));
     Ok((entries, notes))

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::generation::Generating;
-use ghostlab_definitions::library::resolved;
 use ghostlab_definitions::metric::{Kind, Output};
 use ghostlab_definitions::task::SEED;
 use ghostlab_definitions::{Definition, FileRows, Group, Library, Selection, Value};
@@ -20,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::hub::{Repo, RepoKind, Source, Want, Wanted};
 use crate::metric::Metric;
+use crate::sandbox::{self, Probe};
 use crate::tasks::{Bos, DocumentLimit};
 
 /// How a definition is asked.
@@ -297,25 +297,16 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let path = from_here(Path::new(&entry.definition), &named).value;
     let folder = entry.folder.as_ref().map(|folder| from_here(folder, &at.key("folder")).value);
     let place = |error: Error| if error.parts().place.is_none() { error.at(named.place().to_string()) } else { error };
-    if path.is_file() {
-        let own = path.display().to_string();
-        let is_group = resolved(&path)?.get("group").is_some();
-        // What a group names is looked for beside its file.
-        let beside = folder.or_else(|| path.parent().filter(|_| is_group).map(Path::to_owned));
-        let library = beside.iter().map(PathBuf::as_path).collect::<Vec<_>>();
-        return Library::of_folders(&library)?.select(&[&own]).map_err(place);
-    }
-    if path.is_dir() && folder.is_none() {
-        return Library::of_folders(&[&path])?.all().map_err(place);
-    }
-    let Some(folder) = folder else {
+    let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
+    sandbox::check(probe).map_err(place)?;
+    let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
         return Err(named
             .bad("there is no definition of that name")
             .expected("a file, a folder of files, or a name with the `folder` that has its definition")
             .found(format!("`{}`", entry.definition))
             .hint(format!("nothing is at {}", path.display())));
     };
-    Library::of_folders(&[&folder])?.select(&[&entry.definition]).map_err(place)
+    selection.map_err(place)
 }
 
 /// Where an entry's rows are: where it says so, else where the definition does.

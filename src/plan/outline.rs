@@ -125,14 +125,14 @@ impl Outline {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));
         if !store.has_file(&path) {
-            store.put_file(&path, &serde_json::to_vec(self).unwrap_or_default()).ok();
+            store.put_record(&path, &serde_json::to_vec(self).unwrap_or_default()).ok();
         }
         id
     }
 
     /// An outline that was kept.
     pub fn find(store: &Store, id: &str) -> Option<Self> {
-        serde_json::from_slice(&store.file(&store.plans().join(format!("{id}.json")))?).ok()
+        serde_json::from_slice(&store.record(&store.plans().join(format!("{id}.json")))?).ok()
     }
 
     /// Whether an artifact, by its hash, is one of its own.

@@ -1,7 +1,8 @@
 //! The files of a results folder, each whole or not there: CSV that a spreadsheet may open (a text that it would take for a
 //! formula is shown and not run), and Parquet that is written part by part, so that only one part is in memory.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use csv::{QuoteStyle, WriterBuilder};
@@ -98,10 +99,51 @@ pub fn failed(error: &PolarsError) -> Error {
     Error::job("the results make no table").found(error.to_string())
 }
 
-pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
-    match error {
-        PolarsError::IO { error, .. } => Error::io("write", path, error),
-        other => failed(other).at(path.display().to_string()),
+/// A writer of Parquet that keeps the error of the file. Polars reports a full disk as a damaged table.
+pub(super) struct ParquetFile<'a> {
+    file: &'a mut File,
+    error: &'a mut Option<io::Error>,
+}
+
+impl ParquetFile<'_> {
+    /// Writes a file with `write`.
+    ///
+    /// # Errors
+    /// Exit code 3 when the file cannot be written; a table that Parquet has no form for.
+    pub(super) fn write(
+        file: &mut File,
+        path: &Path,
+        write: impl FnOnce(ParquetFile<'_>) -> Result<(), PolarsError>,
+    ) -> Result<()> {
+        let mut error = None;
+        let written = write(ParquetFile { file, error: &mut error });
+        match (written, error) {
+            (Ok(()), _) => Ok(()),
+            (Err(_), Some(error)) => Err(Error::io("write", path, &error)),
+            (Err(error), None) => Err(failed(&error).at(path.display().to_string())),
+        }
+    }
+
+    /// Keeps an error. It has no copy, but its code tells the same.
+    fn keep<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            *self.error = Some(error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error));
+        }
+        result
+    }
+}
+
+impl Write for ParquetFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes);
+        self.keep(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.file.flush();
+        self.keep(flushed)
     }
 }
 
@@ -115,15 +157,22 @@ pub(super) fn write_parts(
     parts: impl Iterator<Item = Result<DataFrame>>,
 ) -> Result<()> {
     write_atomically(path, |file| {
-        let unwritten = |error: PolarsError| unwritten(path, &error);
-        let mut writer = ParquetWriter::new(file).batched(empty.schema()).map_err(unwritten)?;
-        for part in parts {
-            let part = part?;
-            if part.height() > 0 {
-                writer.write_batch(&part).map_err(unwritten)?;
+        let mut failed_part = None;
+        ParquetFile::write(file, path, |file| {
+            let mut writer = ParquetWriter::new(file).batched(empty.schema())?;
+            for part in parts {
+                match part {
+                    Ok(part) if part.height() > 0 => writer.write_batch(&part)?,
+                    Ok(_) => {}
+                    Err(error) => {
+                        failed_part = Some(error);
+                        return Ok(());
+                    }
+                }
             }
-        }
-        writer.finish().map_err(unwritten).map(drop)
+            writer.finish().map(drop)
+        })?;
+        failed_part.map_or(Ok(()), Err)
     })
 }
 
@@ -132,6 +181,19 @@ mod tests {
     use polars::prelude::{Column, CsvWriter, IntoColumn, NamedFrom, SerWriter, Series};
 
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_no_broken_table() {
+        let mut frame = DataFrame::new(1, vec![Series::new("a".into(), [1_i64]).into_column()]).unwrap();
+        let path = Path::new("documents.parquet");
+        let mut full = File::options().write(true).open("/dev/full").unwrap();
+        let written = ParquetFile::write(&mut full, path, |file| ParquetWriter::new(file).finish(&mut frame).map(drop));
+        let error = written.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.exit_code(), 3, "{text}");
+        assert!(text.contains("documents.parquet") && text.contains("No space left"), "{text}");
+    }
 
     fn written(columns: Vec<Column>) -> String {
         let folder = tempfile::tempdir().unwrap();

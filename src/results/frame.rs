@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::file::{failed, unwritten, write_csv};
+use super::file::{ParquetFile, failed, write_csv};
 use super::measurement::{Measurement, Sample};
 use super::notes::protocol_line;
 use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Table, TableRow};
@@ -20,7 +20,7 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
     let (csv, parquet) = (dir.join(format!("{name}.csv")), dir.join(format!("{name}.parquet")));
     write_csv(&csv, &frame)?;
     write_atomically(&parquet, |file| {
-        ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|error| unwritten(&parquet, &error))
+        ParquetFile::write(file, &parquet, |file| ParquetWriter::new(file).finish(&mut frame).map(drop))
     })?;
     Ok(vec![csv, parquet])
 }

@@ -13,6 +13,7 @@ use crate::files::{parts, regular};
 use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
+use crate::sandbox::{self, Probe};
 use crate::tasks::{DocumentLimit, Task};
 use ghostlab_store::{Input, Store};
 
@@ -108,7 +109,10 @@ impl Inputs {
     /// A backbone that has none.
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::beside(folder, name));
-        self.guarded(&[&files[0], &files[1]], || ChatTemplate::of_folder(folder))
+        self.guarded(&[&files[0], &files[1]], || {
+            sandbox::check(Probe::Chat { folder: folder.to_owned() })?;
+            ChatTemplate::of_folder(folder)
+        })
     }
 
     /// Reads some of the files, or all that lie in some folders, with `read`. What was read is what was hashed, else
@@ -135,7 +139,12 @@ impl Inputs {
             let task = Task::find(data.task.as_deref().unwrap_or(name))?;
             let files = task.files(&data.path)?;
             let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-            Ok((name.to_owned(), self.guarded(&paths, || native::rows(task, &files))?.len()))
+            let limit = grid.evaluate.tasks.iter().find(|used| used.name == name).and_then(|used| used.limit);
+            let rows = self.guarded(&paths, || {
+                sandbox::check(Probe::Known { task: task.name.to_owned(), path: data.path.clone(), limit })?;
+                native::rows(task, &files)
+            })?;
+            Ok((name.to_owned(), rows.len()))
         };
         limited.into_par_iter().map(count).collect()
     }

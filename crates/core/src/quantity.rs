@@ -84,6 +84,21 @@ impl FromStr for Days {
     }
 }
 
+/// Writes two sizes, each in its own unit, with as many decimals as tell them apart.
+pub fn distinct_sizes(one: u64, other: u64) -> [String; 2] {
+    let written = |decimals: usize| [one, other].map(|bytes| size(bytes, decimals));
+    (1..=9).map(written).find(|[one, other]| one != other).unwrap_or_else(|| written(1))
+}
+
+/// Writes a size in the largest unit of which it has one.
+fn size(bytes: u64, decimals: usize) -> String {
+    const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
+    match UNITS.into_iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.decimals$} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 /// A number as it is written. That it is none, or without end, is for its kind to refuse.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is no number"))
@@ -109,6 +124,22 @@ mod tests {
         }
         assert_eq!(serde_json::from_str::<Gigabytes>("0.5").unwrap().bytes(), 500_000_000);
         assert!(serde_json::from_str::<Gigabytes>("-1").is_err());
+    }
+
+    #[test]
+    fn sizes_that_differ_are_written_differently() {
+        for (one, other, written) in [
+            (39_000_000_000, 34_000_000_000, ["39.0 GB", "34.0 GB"]),
+            (39_000_000_000, 12_000, ["39.0 GB", "12.0 kB"]),
+            (10_040_000_000, 10_010_000_000, ["10.04 GB", "10.01 GB"]),
+            (4_900_000, 8_192, ["4.9 MB", "8.2 kB"]),
+            (32_768, 8_192, ["32.8 kB", "8.2 kB"]),
+            (900, 0, ["900 bytes", "0 bytes"]),
+            (2_000_000_001, 2_000_000_000, ["2.000000001 GB", "2.000000000 GB"]),
+            (5_000, 5_000, ["5.0 kB", "5.0 kB"]),
+        ] {
+            assert_eq!(distinct_sizes(one, other), written);
+        }
     }
 
     #[test]

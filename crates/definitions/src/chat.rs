@@ -13,6 +13,8 @@ use ghostlab_core::tasks::python::is_space;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
+use crate::activity;
+use crate::bounds::check_operators;
 use crate::exchange::{begin, jinja};
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
@@ -94,8 +96,15 @@ impl ChatTemplate {
             environment.add_function("strftime_now", |format: String| strftime(&format, now()));
             environment
         });
+        activity::started(format_args!("{place}, chat template"));
+        check_operators(source).map_err(|error| error.at(place))?;
         let environment = compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(place))?;
         Ok(Self { environment, source: source.to_owned(), tokens, place: place.to_owned() })
+    }
+
+    /// Returns where the template stands, as messages name it.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
     }
 
     /// The template with the special tokens that it may print: what its texts depend on.
@@ -116,6 +125,7 @@ impl ChatTemplate {
     }
 
     fn once(&self, messages: &[Message], continued: bool) -> Result<String> {
+        activity::started(format_args!("{}, chat template", self.place));
         begin();
         let last = messages.len().saturating_sub(1);
         let shown = messages.iter().enumerate().map(|(at, one)| {
@@ -160,7 +170,8 @@ fn plain_generation(source: &str) -> String {
     while let Some(open) = rest.find("{%") {
         let (before, from) = rest.split_at(open);
         out.push_str(before);
-        let Some(end) = from.find("%}").map(|end| end + 2) else {
+        // The sign that opens a tag does not close it: `{%}`.
+        let Some(end) = from[2..].find("%}").map(|end| end + 4) else {
             rest = from;
             break;
         };
@@ -223,6 +234,13 @@ mod tests {
             "t",
         );
         assert!(looping.unwrap().render(&messages, false).unwrap_err().to_string().contains("does not come to an end"));
+    }
+
+    #[test]
+    fn a_tag_that_is_opened_and_not_closed_is_an_error() {
+        for source in ["{%}", "{%", "{%} generation %}", "{%%}"] {
+            assert!(ChatTemplate::new(source, vec![], "t").is_err(), "{source}");
+        }
     }
 
     #[test]

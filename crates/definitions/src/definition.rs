@@ -2,7 +2,9 @@
 
 use ghostlab_core::error::{Error, Result, nearest};
 
+use crate::activity;
 use crate::aggregate::Aggregation;
+use crate::bounds::MAX_REPEATS;
 use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
@@ -329,7 +331,10 @@ impl KeyReader<'_> {
         let repeats = match self.get("repeats")? {
             None => 1,
             Some(node) => {
-                whole(node).filter(|times| *times > 0).ok_or_else(|| wrong("repeats", "a number from 1", node))?
+                let expected = format!("a number from 1 to {MAX_REPEATS}");
+                whole(node)
+                    .filter(|times| (1..=MAX_REPEATS).contains(times))
+                    .ok_or_else(|| wrong("repeats", &expected, node))?
             }
         };
         let version = self.node.get("metadata").and_then(|node| node.get("version"));
@@ -494,6 +499,7 @@ fn whole(node: &Node) -> Option<usize> {
 fn field(key: &str, node: &Node) -> Result<Field> {
     match &node.tree {
         Tree::Scalar(Value::Text(text)) => {
+            activity::started(format_args!("`{key}`, {}", node.place));
             let template = Template::new(text, &node.place).map_err(|error| error.at(format!("`{key}`")))?;
             Ok(Field::Text(Box::new(template), text.clone()))
         }

@@ -2,6 +2,7 @@
 
 use ghostlab_core::error::{Error, Result};
 
+use crate::activity;
 use crate::definition::Field;
 use crate::literal::literal;
 use crate::method::is_digit;
@@ -18,7 +19,12 @@ pub struct Columns {
 
 impl Columns {
     /// What a field always is, what its column holds, or what `read` makes of the text that its template prints.
-    fn value(&self, field: &Field, document: &Value, read: impl FnOnce(String) -> Result<Value>) -> Result<Value> {
+    fn value(
+        &self,
+        (key, field): (&str, &Field),
+        document: &Value,
+        read: impl FnOnce(String) -> Result<Value>,
+    ) -> Result<Value> {
         let (template, name) = match field {
             Field::Fixed(value) => return Ok(value.clone()),
             Field::Text(template, name) => (template, name),
@@ -27,6 +33,7 @@ impl Columns {
             let lacking = || Error::bad_input(format!("a document lacks the column `{name}`")).found(document.repr());
             return document.get(name).cloned().ok_or_else(lacking);
         }
+        activity::started(format_args!("`{key}`, {}", template.place()));
         read(template.render(document)?)
     }
 
@@ -35,13 +42,9 @@ impl Columns {
     /// # Errors
     /// When it cannot be made of the document.
     pub fn text(&self, field: &Field, document: &Value) -> Result<Value> {
-        self.value(
-            field,
-            document,
-            |text| {
-                if self.choices && is_digit(&text) { digits(&text) } else { Ok(Value::Text(text)) }
-            },
-        )
+        self.value(("doc_to_text", field), document, |text| {
+            if self.choices && is_digit(&text) { digits(&text) } else { Ok(Value::Text(text)) }
+        })
     }
 
     /// `doc_to_target`: a text, a number of a choice, or a list of right answers.
@@ -49,7 +52,7 @@ impl Columns {
     /// # Errors
     /// When it cannot be made of the document.
     pub fn target(&self, field: &Field, document: &Value) -> Result<Value> {
-        self.value(field, document, |text| {
+        self.value(("doc_to_target", field), document, |text| {
             if self.choices && is_digit(&text) {
                 return digits(&text);
             }
@@ -63,7 +66,7 @@ impl Columns {
     /// # Errors
     /// When it cannot be made of the document, or is no list.
     pub fn choices(&self, field: &Field, document: &Value) -> Result<Vec<Value>> {
-        let value = self.value(field, document, |text| {
+        let value = self.value(("doc_to_choice", field), document, |text| {
             literal(&text).ok_or_else(|| {
                 Error::bad_input("`doc_to_choice` does not print a list")
                     .expected("Python's literal of a list, as ['a', 'b']")
@@ -90,7 +93,10 @@ impl Columns {
         match document.get(name) {
             Some(Value::Text(text)) => Ok(text.clone()),
             Some(other) => Err(Error::bad_input(format!("the column `{name}` is no text")).found(other.repr())),
-            None => template.render(document),
+            None => {
+                activity::started(format_args!("`description` or `gen_prefix`, {}", template.place()));
+                template.render(document)
+            }
         }
     }
 }

@@ -6,7 +6,9 @@
 //!
 //! | files | what |
 //! | --- | --- |
-//! | [`value`], [`literal`], [`yaml`], [`pattern`] | Python's values, its literals, its YAML, its regular expressions |
+//! | [`activity`], `keys` | which input a thread is processing, for a watcher that enforces limits; keys of mappings by hash |
+//! | [`value`], `bounds` | Python's values, limits that are checked first |
+//! | [`literal`], [`yaml`], [`pattern`] | Python's literals, its YAML, its regular expressions |
 //! | [`row`], [`prepared`] | a row with its place, what is checked of it, what is added to it |
 //! | `exchange`, `method`, [`template`] | Jinja as Python prints it |
 //! | [`generation`] | what a generation is told |
@@ -15,7 +17,9 @@
 //! | `parquet`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
 //! | [`tokens`], [`native`] | requests as token ids; the nine tasks of the paper, which are definitions of our own in `tasks/` |
 
+pub mod activity;
 pub mod aggregate;
+mod bounds;
 pub mod chat;
 mod content;
 pub mod definition;
@@ -25,6 +29,7 @@ pub mod equivalent;
 mod exchange;
 pub mod filter;
 pub mod generation;
+mod keys;
 pub mod library;
 pub mod literal;
 mod method;

@@ -16,6 +16,8 @@ use crate::yaml::{Node, Place, Tree, read_file, texts, wrong};
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
 /// How deep groups may stand in groups.
 const DEEPEST: usize = 30;
+/// Members that a group may have, counting those of inner groups once per path that leads to them.
+const MAX_MEMBERS: usize = 20_000;
 
 /// What a name of a library stands for.
 #[derive(Debug, Clone)]
@@ -78,6 +80,29 @@ impl Library {
         Ok(all)
     }
 
+    /// Reads what an entry of a grid means: the tasks and groups of a file, of a folder, or of a name in a folder beside it.
+    /// Nothing where there is neither a file nor a folder.
+    ///
+    /// # Errors
+    /// As of [`Library::of_folders`] and [`Library::select`].
+    pub fn at(path: &Path, name: &str, folder: Option<&Path>) -> Option<Result<Selection>> {
+        if path.is_file() {
+            return Some(Self::of_file(path, folder));
+        }
+        if path.is_dir() && folder.is_none() {
+            return Some(Self::of_folders(&[path]).and_then(|library| library.all()));
+        }
+        folder.map(|folder| Self::of_folders(&[folder])?.select(&[name]))
+    }
+
+    fn of_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
+        let own = path.display().to_string();
+        let is_group = resolved(path)?.get("group").is_some();
+        // What a group names is looked for beside its file.
+        let beside = folder.or_else(|| path.parent().filter(|_| is_group));
+        Self::of_folders(&beside.into_iter().collect::<Vec<_>>())?.select(&[&own])
+    }
+
     fn register(&mut self, node: Node) {
         if node.get("class").is_none() && node.get("group").is_some() {
             if let Some(name) = node.get("group").and_then(Node::text).map(str::to_owned) {
@@ -116,7 +141,7 @@ impl Library {
         let mut inner: BTreeSet<String> = BTreeSet::new();
         let mut groups: Vec<Nodes<'_>> = Vec::new();
         for (name, _) in self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Group(_))) {
-            let nodes = Nodes { library: self, tasks: Vec::new(), groups: Vec::new() }.named(name)?;
+            let nodes = Nodes::new(self).named(name)?;
             inner.extend(nodes.groups.iter().skip(1).map(|group| group.name.clone()));
             groups.push(nodes);
         }
@@ -145,8 +170,7 @@ impl Library {
         let mut selection = Selection::default();
         let mut sources: BTreeMap<String, String> = BTreeMap::new();
         for name in names {
-            let nodes = Nodes { library: self, tasks: Vec::new(), groups: Vec::new() };
-            let nodes = nodes.named(name)?;
+            let nodes = Nodes::new(self).named(name)?;
             for (task, node) in nodes.tasks {
                 if let Some(other) = sources.get(&task) {
                     let same = Error::bad_input(format!("the task `{task}` is asked for twice"));
@@ -218,10 +242,18 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
 struct Nodes<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,
+    /// Names of `tasks`.
+    known: BTreeSet<String>,
     groups: Vec<Group>,
+    /// Members of groups expanded so far.
+    members: usize,
 }
 
-impl Nodes<'_> {
+impl<'a> Nodes<'a> {
+    fn new(library: &'a Library) -> Self {
+        Self { library, tasks: Vec::new(), known: BTreeSet::new(), groups: Vec::new(), members: 0 }
+    }
+
     fn named(mut self, name: &str) -> Result<Self> {
         let empty = Node::empty(Place { file: name.into(), line: 1 });
         match self.library.entries.get(name) {
@@ -252,10 +284,10 @@ impl Nodes<'_> {
     }
 
     fn task(&mut self, name: String, node: &Node, overrides: &Node) -> String {
-        let mut node = node.clone();
-        node.set_all(overrides);
-        node.set(&Value::from("task"), Node { tree: Tree::Scalar(Value::from(&*name)), place: node.place.clone() });
-        if !self.tasks.iter().any(|(own, _)| *own == name) {
+        if self.known.insert(name.clone()) {
+            let mut node = node.clone();
+            node.set_all(overrides);
+            node.set(&Value::from("task"), Node { tree: Tree::Scalar(Value::from(&*name)), place: node.place.clone() });
             self.tasks.push((name.clone(), node));
         }
         name
@@ -293,16 +325,20 @@ impl Nodes<'_> {
         }
         below.set_all(overrides);
         let mut names: Vec<String> = Vec::new();
+        let mut known: BTreeSet<String> = BTreeSet::new();
         let members: &[Node] = match node.get("task").map(|node| &node.tree) {
             Some(Tree::List(items)) => items,
             _ => &[],
         };
         for member in members {
-            for task in self.member(name, member, &below, depth)? {
-                if !names.contains(&task) {
-                    names.push(task);
-                }
+            self.members += 1;
+            if self.members > MAX_MEMBERS {
+                return Err(Error::bad_input(format!("the group `{name}` names too many tasks and groups"))
+                    .at(&member.place)
+                    .expected(format!("at most {MAX_MEMBERS} members, inner groups expanded")));
             }
+            let tasks = self.member(name, member, &below, depth)?;
+            names.extend(tasks.into_iter().filter(|task| known.insert(task.clone())));
         }
         self.groups[place].tasks.clone_from(&names);
         Ok(names)
@@ -442,5 +478,19 @@ mod tests {
     fn a_group_that_contains_itself_is_an_error() {
         let (_folder, library) = library(&[("g.yaml", "group: g\ntask: [g]\n")]);
         assert!(library.unwrap().select(&["g"]).unwrap_err().to_string().contains("contains itself"));
+    }
+
+    #[test]
+    fn groups_that_double_at_every_level_are_an_error() {
+        let mut files: Vec<(String, String)> =
+            (0..28).map(|at| (format!("g{at}.yaml"), format!("group: g{at}\ntask: [g{0}, g{0}]\n", at + 1))).collect();
+        files.push(("g28.yaml".to_owned(), "group: g28\ntask: [t]\n".to_owned()));
+        files.push(("t.yaml".to_owned(), format!("task: t\n{BASE}")));
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let (_folder, library) = library(&files);
+        for selected in [library.as_ref().unwrap().select(&["g0"]), library.as_ref().unwrap().all()] {
+            let error = selected.unwrap_err().to_string();
+            assert!(error.contains(".yaml:2") && error.contains("at most 20000 members"), "{error}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use ghostlab_core::error::{Error, Result};
 
+use crate::keys::KeyIndex;
 use crate::value::Value;
 
 /// Deeper nesting is refused: each level is a call on the stack.
@@ -149,6 +150,7 @@ impl LiteralReader<'_> {
     fn braces(&mut self, depth: usize) -> Result<Value> {
         self.next();
         let (mut items, mut pairs): (Vec<Value>, Vec<(Value, Value)>) = (Vec::new(), Vec::new());
+        let mut keys = KeyIndex::default();
         let mut comma = true;
         loop {
             self.skip_space();
@@ -163,10 +165,7 @@ impl LiteralReader<'_> {
             if items.is_empty() && self.take(":") {
                 self.skip_space();
                 let value = self.value(depth + 1)?;
-                match pairs.iter_mut().find(|(key, _)| *key == item) {
-                    Some((_, old)) => *old = value,
-                    None => pairs.push((item, value)),
-                }
+                keys.set(&mut pairs, item, value);
                 self.skip_space();
             } else if pairs.is_empty() {
                 items.push(item);

@@ -1,7 +1,12 @@
 //! Python's regular expressions on an engine of Rust: the pattern is rewritten where the two differ.
 
 use fancy_regex::Regex;
-use ghostlab_core::error::{Error, Result};
+use ghostlab_core::error::{Error, Result, shortened};
+
+use crate::bounds::check_pattern;
+
+/// Characters of a pattern that a message shows.
+const MAX_SHOWN: usize = 200;
 
 /// A pattern of Python's `re`, without flags but those written in it.
 #[derive(Debug, Clone)]
@@ -16,8 +21,11 @@ impl Pattern {
     /// # Errors
     /// When it is none, or needs what is not offered here.
     pub fn new(source: &str) -> Result<Self> {
+        check_pattern(source)?;
         let regex = Regex::new(&rewritten(source)).map_err(|error| {
-            Error::bad_input("this is no regular expression that can be used here").found(source).hint(error)
+            Error::bad_input("this is no regular expression that can be used here")
+                .found(shortened(source, MAX_SHOWN))
+                .hint(error)
         })?;
         Ok(Self { source: source.to_owned(), regex })
     }
@@ -109,21 +117,29 @@ fn rewritten(source: &str) -> String {
     out
 }
 
-/// Whether a brace begins a count, `{2}`, `{2,}`, `{,3}` or `{2,3}`.
-fn is_count(chars: &[char]) -> bool {
-    let Some(end) = chars.iter().position(|c| *c == '}') else { return false };
-    let inside = &chars[1..end];
+/// Whether a character may stand in the braces of a count.
+fn in_count(c: char) -> bool {
+    c.is_ascii_digit() || c == ','
+}
+
+/// Whether the text in braces is a count, `{2}`, `{2,}`, `{,3}` or `{2,3}`.
+fn is_counted(inside: &[char]) -> bool {
     let commas = inside.iter().filter(|c| **c == ',').count();
-    commas <= 1 && inside.len() > commas && inside.iter().all(|c| c.is_ascii_digit() || *c == ',')
+    commas <= 1 && inside.len() > commas
+}
+
+/// Whether a brace begins a count. Looks no further than the first character that no count has.
+fn is_count(chars: &[char]) -> bool {
+    let inside = chars[1..].iter().take_while(|c| in_count(**c)).count();
+    chars.get(1 + inside) == Some(&'}') && is_counted(&chars[1..=inside])
 }
 
 /// Whether a closing brace ends a count that was begun.
 fn out_has_count(before: &[char]) -> bool {
-    let Some(open) = before.iter().rposition(|c| *c == '{') else { return false };
+    let inside = before.iter().rev().take_while(|c| in_count(**c)).count();
+    let Some(open) = (before.len() - inside).checked_sub(1).filter(|open| before[*open] == '{') else { return false };
     let escaped = before[..open].iter().rev().take_while(|c| **c == '\\').count() % 2 == 1;
-    let mut inside = before[open..].to_vec();
-    inside.push('}');
-    !escaped && is_count(&inside)
+    !escaped && is_counted(&before[open + 1..])
 }
 
 /// Rewrites the escape at `at`; gives the place of its last character.
@@ -202,6 +218,15 @@ mod tests {
         assert_eq!(Pattern::new(r"(?s).*#### ").unwrap().removed("a\nb #### 5").unwrap(), "5");
         assert_eq!(Pattern::new("b*").unwrap().removed("abbc").unwrap(), "ac");
         assert!(Pattern::new("(").is_err());
+    }
+
+    #[test]
+    fn a_long_pattern_is_rewritten_in_linear_time() {
+        for pattern in ["{".repeat(50_000), format!("{{{}", "}".repeat(49_999)), "\\{1".repeat(16_000)] {
+            assert!(!rewritten(&pattern).is_empty());
+        }
+        let error = Pattern::new(&"{".repeat(50_001)).unwrap_err().to_string();
+        assert!(error.contains("at most 50000 characters"), "{error}");
     }
 
     #[test]

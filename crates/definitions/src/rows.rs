@@ -13,6 +13,8 @@ use ghostlab_core::tasks::split_files;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::activity;
+use crate::bounds::{check_lines, check_row};
 use crate::definition::{Data, Definition};
 use crate::parquet;
 use crate::row::Row;
@@ -111,10 +113,15 @@ impl Rows for FileRows {
 /// of a parquet file that is absent or of a type without a JSON form. (In JSON each row is asked for its columns when it is
 /// used.)
 pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
+    activity::started(format_args!("{}", path.display()));
     let limit = TextLimit::current().of_json();
     let (file, form) = FILES.open(path, limit)?;
     let rows = match form {
-        RowForm::Parquet => parquet::rows(file, path, columns)?,
+        RowForm::Parquet => {
+            let rows = parquet::rows(file, path, columns)?;
+            rows.iter().try_for_each(|row| check_row(&row.value, &row.place))?;
+            rows
+        }
         RowForm::Json { zipped } => {
             let mut bytes = Vec::new();
             let read = match zipped {
@@ -152,7 +159,10 @@ pub fn format(path: &Path) -> Result<&'static str> {
 
 fn row(value: Value, place: String) -> Result<Row> {
     match value {
-        Value::Map(_) => Ok(Row { place, value }),
+        Value::Map(_) => {
+            check_row(&value, &place)?;
+            Ok(Row { place, value })
+        }
         other => Err(Error::bad_input("this is not a row")
             .at(place)
             .expected("a JSON object")
@@ -161,6 +171,7 @@ fn row(value: Value, place: String) -> Result<Row> {
 }
 
 fn lines(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
+    check_lines(bytes, path)?;
     let mut lines = JsonLines::new(&FILES, bytes, (path, false));
     let mut rows = Vec::new();
     while let Some(value) = lines.next_value()? {

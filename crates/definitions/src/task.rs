@@ -4,6 +4,8 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::DocumentLimit;
 use rayon::prelude::*;
 
+use crate::activity;
+use crate::bounds::{MAX_ANSWERS, check_text};
 use crate::chat::ChatTemplate;
 use crate::definition::Definition;
 use crate::document::Columns;
@@ -16,8 +18,8 @@ use crate::value::Value;
 /// The seed of the harness' draws, where nobody says otherwise.
 pub const SEED: u64 = 1234;
 
-/// Documents whose requests are made together.
-const TOGETHER: usize = 512;
+/// Documents whose requests are made together. An error of one does not keep the others from being rendered.
+const TOGETHER: usize = 64;
 
 /// How requests are made.
 #[derive(Debug, Clone)]
@@ -170,7 +172,31 @@ impl Task {
     /// # Errors
     /// When a document has not what the definition needs, examples are too few, or the chat template fails.
     pub fn requests(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<Vec<Request>> {
+        let mut requests = Vec::new();
+        self.each_request(rows, setting, |some| requests.extend(some))?;
+        Ok(requests)
+    }
+
+    /// Renders everything that requests and scores render, in the same batches, and keeps none of it.
+    ///
+    /// # Errors
+    /// As of [`Task::requests`]. Right answers that cannot be rendered are no error, because not every score needs them.
+    pub fn try_out(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<()> {
+        self.each_request(rows, setting, drop)?;
+        self.documents.par_iter().enumerate().for_each(|(at, document)| {
+            self.target(document).ok();
+            if self.definition.choices.is_some() {
+                self.solution(at).ok();
+            }
+            activity::finished();
+        });
+        Ok(())
+    }
+
+    /// Passes the requests of all documents to `take`.
+    fn each_request(&self, rows: &dyn Rows, setting: &Setting<'_>, mut take: impl FnMut(Vec<Request>)) -> Result<()> {
         let of = &self.definition;
+        self.check_answers()?;
         let shots = of.shots(setting.shots);
         let mut pool =
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
@@ -181,11 +207,12 @@ impl Task {
                 let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
                 self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())
             };
-            let asks = made().map_err(|error| error.at(self.place(at)))?;
+            let asks =
+                made().and_then(|asks| self.check_prompts(asks, setting)).map_err(|error| error.at(self.place(at)))?;
+            activity::finished();
             let request = |(index, ask)| Request { document: at, index, ask, repeats: of.repeats };
             Ok((0..).zip(asks).map(request).collect())
         };
-        let mut requests = Vec::new();
         let all: Vec<usize> = (0..self.documents.len()).collect();
         for some in all.chunks(TOGETHER) {
             // Draws go on from document to document; all else is made of each by itself.
@@ -198,10 +225,38 @@ impl Task {
             // Collected first, so that of several errors it is always the first document's that is shown.
             let made: Vec<Result<Vec<Request>>> = drawn.into_par_iter().map(one).collect();
             for of_document in made {
-                requests.extend(of_document?);
+                take(of_document?);
             }
         }
-        Ok(requests)
+        Ok(())
+    }
+
+    /// Checks the length of the texts of requests.
+    fn check_prompts(&self, asks: Vec<Ask>, setting: &Setting<'_>) -> Result<Vec<Ask>> {
+        for ask in &asks {
+            let bytes = match ask {
+                Ask::LogLikelihood { context, continuation } => context.len() + continuation.len(),
+                Ask::Rolling { text } => text.len(),
+                Ask::Generate { context, .. } => context.len(),
+            };
+            check_text(bytes).map_err(|error| match setting.chat {
+                Some(chat) => error.at(format!("a prompt by {}", chat.place())),
+                None => error.at(format!("a prompt by {}", self.definition.place)),
+            })?;
+        }
+        Ok(asks)
+    }
+
+    /// Checks how many answers all repeats come to.
+    fn check_answers(&self) -> Result<()> {
+        let of = &self.definition;
+        match self.documents.len().checked_mul(of.repeats) {
+            Some(0..=MAX_ANSWERS) => Ok(()),
+            _ => Err(Error::bad_input("`repeats` asks for too many answers")
+                .at(format!("task {}, {}", of.name, of.place))
+                .expected(format!("at most {MAX_ANSWERS} answers of all documents"))
+                .found(format!("{} documents × {}", self.documents.len(), of.repeats))),
+        }
     }
 
     /// The right answer of a document, as the harness' samples show it.

@@ -10,6 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
+use crate::bounds::{check_operators, next_tag};
 use crate::exchange::{MOST_BYTES, begin, jinja, printed, python};
 use crate::method::{self, METHODS};
 use crate::pattern::Pattern;
@@ -86,10 +87,15 @@ impl Template {
             environment.remove_global("namespace");
             environment
         });
-        bounded(source).map_err(|error| error.at(place))?;
+        bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(place))?;
         let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(place))?;
         known_names(&environment, source).map_err(|error| error.at(place))?;
         Ok(Self { environment, source: source.to_owned(), place: place.clone() })
+    }
+
+    /// Returns where the template stands.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Renders it on a document.
@@ -248,7 +254,7 @@ fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
 fn names(source: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut rest = source;
-    while let Some(open) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+    while let Some(open) = next_tag(rest) {
         rest = &rest[open + 2..];
         let mut quote = None;
         let (mut code, mut last) = (String::new(), ' ');

@@ -1,11 +1,14 @@
 //! Values as Python has them: what a document holds, a template prints and a filter changes.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
+
+use crate::keys::{Key, KeyIndex};
 
 /// A value of JSON, YAML or Python's literals. Maps keep their order.
 #[derive(Debug, Clone)]
@@ -147,12 +150,26 @@ impl PartialEq for Value {
             (Self::Text(a), Self::Text(b)) => a == b,
             (Self::List(a), Self::List(b)) => a == b,
             (Self::Map(a), Self::Map(b)) => {
-                a.len() == b.len()
-                    && a.iter().all(|(key, value)| b.iter().any(|(other, found)| key == other && value == found))
+                a.len() == b.len() && {
+                    let index = KeyIndex::of(b);
+                    a.iter().all(|(key, value)| index.position(b, key).is_some_and(|at| b[at].1 == *value))
+                }
             }
             (Self::Float(a), Self::Float(b)) => a == b,
             (Self::Float(a), b) | (b, Self::Float(a)) => b.as_int().is_some_and(|b| *a == b as f64),
             (a, b) => a.as_int().is_some() && a.as_int() == b.as_int(),
+        }
+    }
+}
+
+/// `1`, `1.0` and `True` are one key in Python.
+impl Key for Value {
+    fn hash(&self, state: &RandomState) -> u64 {
+        match (self, self.as_number()) {
+            (Self::Text(text), _) => state.hash_one(text),
+            // Zero has two signs.
+            (_, Some(number)) => state.hash_one((number + 0.0).to_bits()),
+            _ => 0,
         }
     }
 }
@@ -206,11 +223,11 @@ impl<'de> Deserialize<'de> for Value {
                 Ok(Value::List(list))
             }
             fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
-                let mut map = Value::Map(Vec::new());
+                let (mut map, mut index) = (Vec::new(), KeyIndex::default());
                 while let Some((key, value)) = pairs.next_entry::<String, Value>()? {
-                    map.set(&key, value);
+                    index.set(&mut map, Value::Text(key), value);
                 }
-                Ok(map)
+                Ok(Value::Map(map))
             }
         }
         deserializer.deserialize_any(Any)
@@ -275,6 +292,27 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_keys_are_found_whatever_their_type() {
+        for others in [0, 100] {
+            let mut pairs = vec![(Value::Int(1), 0), (Value::from("1"), 0), (Value::None, 0), (Value::Float(-0.0), 0)];
+            let mut index = KeyIndex::of(&pairs);
+            (0..others).for_each(|at| index.set(&mut pairs, Value::Text(format!("k{at}")), at));
+            for (key, position) in [
+                (Value::Bool(true), Some(0)),
+                (Value::Float(1.0), Some(0)),
+                (Value::from("1"), Some(1)),
+                (Value::None, Some(2)),
+                (Value::Int(0), Some(3)),
+                (Value::from("2"), None),
+            ] {
+                assert_eq!(index.position(&pairs, &key), position, "{key:?} beside {others}");
+            }
+            index.set(&mut pairs, Value::Float(1.0), 7);
+            assert_eq!((pairs.len(), pairs[0].1), (4 + others, 7));
+        }
+    }
 
     /// Expected texts: `repr(…)`, Python 3.11.
     #[test]

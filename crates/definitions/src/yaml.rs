@@ -9,11 +9,15 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::regular;
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
+use crate::activity;
+use crate::keys::KeyIndex;
 use crate::value::Value;
 
 /// The most values that a file may have with its aliases filled in, and how deep.
 const LARGEST: usize = 2_000_000;
 const DEEPEST: usize = 100;
+/// Bytes of text that a file may have with its aliases filled in.
+const MAX_TEXT_BYTES: usize = 64_000_000;
 /// How many lines of quoted texts may stand at the margin.
 const MARGINS: usize = 200;
 
@@ -81,8 +85,10 @@ impl Node {
 
     /// Sets what stands under each key of another mapping.
     pub(crate) fn set_all(&mut self, other: &Node) {
+        let Tree::Map(pairs) = &mut self.tree else { return };
+        let mut index = KeyIndex::of(pairs);
         for (key, node) in other.pairs() {
-            self.set(key, node.clone());
+            index.set(pairs, key.clone(), node.clone());
         }
     }
 
@@ -172,9 +178,11 @@ pub(crate) fn texts(node: &Node) -> Vec<String> {
 /// # Errors
 /// When it cannot be read, is no YAML, or is no mapping.
 pub fn read_file(path: &Path) -> Result<Node> {
+    activity::started(format_args!("{}", path.display()));
     let text = String::from_utf8(regular::read(path)?)
         .map_err(|_| Error::bad_input("a definition is no UTF-8").at(path.display()))?;
     let root = parse(text.trim_start_matches('\u{feff}'), &path.display().to_string())?;
+    activity::finished();
     match root.tree {
         Tree::Map(_) => Ok(root),
         _ => Err(Error::bad_input("a definition is a mapping of keys")
@@ -219,7 +227,7 @@ fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usiz
 
 fn document(text: &str, file: &str) -> Result<Node> {
     let mut parser = Parser::new_from_str(text);
-    let mut reader = EventReader { file: file.into(), anchors: HashMap::new(), count: 0 };
+    let mut reader = EventReader { file: file.into(), anchors: HashMap::new(), count: 0, text_bytes: 0 };
     let mut root = None;
     while let Some((event, span)) = reader.next(&mut parser)? {
         match event {
@@ -236,7 +244,10 @@ fn document(text: &str, file: &str) -> Result<Node> {
 struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
+    /// Values read so far, aliases filled in.
     count: usize,
+    /// Bytes of their texts.
+    text_bytes: usize,
 }
 
 type Events<'a> = Parser<'a, granit_parser::StrInput<'a>>;
@@ -244,6 +255,19 @@ type Events<'a> = Parser<'a, granit_parser::StrInput<'a>>;
 impl EventReader {
     fn bad(&self, span: &Span, what: &str) -> Error {
         Error::bad_input(what).at(format!("{}:{}", self.file, span.start.line()))
+    }
+
+    fn check_size(&self, depth: usize, span: &Span) -> Result<()> {
+        let limit = if depth > DEEPEST {
+            format!("at most {DEEPEST} levels")
+        } else if self.count > LARGEST {
+            format!("at most {LARGEST} values, aliases filled in")
+        } else if self.text_bytes > MAX_TEXT_BYTES {
+            format!("at most {} MB of text, aliases filled in", MAX_TEXT_BYTES / 1_000_000)
+        } else {
+            return Ok(());
+        };
+        Err(self.bad(span, "this YAML is deeper or larger than a definition can be").expected(limit))
     }
 
     fn next<'a>(&self, parser: &mut Events<'a>) -> Result<Option<(Event<'a>, Span)>> {
@@ -260,9 +284,10 @@ impl EventReader {
 
     fn node<'a>(&mut self, event: Event<'a>, span: &Span, parser: &mut Events<'a>, depth: usize) -> Result<Node> {
         self.count += 1;
-        if depth > DEEPEST || self.count > LARGEST {
-            return Err(self.bad(span, "this YAML is deeper or larger than a definition can be"));
+        if let Event::Scalar(text, ..) = &event {
+            self.text_bytes += text.len();
         }
+        self.check_size(depth, span)?;
         let place = Place { file: Arc::clone(&self.file), line: span.start.line() };
         let (tree, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
@@ -279,10 +304,13 @@ impl EventReader {
             }
             Event::MappingStart(_, anchor, _) => (self.mapping(span, parser, depth)?, anchor),
             Event::Alias(anchor) => {
-                let found = self.anchors.get(&anchor).cloned();
+                let found = self.anchors.get(&anchor);
                 let found = found.ok_or_else(|| self.bad(span, "an alias stands inside of what it names"))?;
-                self.count += size(&found);
-                return Ok(found);
+                let (values, bytes) = size(found);
+                self.count += values;
+                self.text_bytes += bytes;
+                self.check_size(depth, span)?;
+                return Ok(found.clone());
             }
             _ => return Err(self.bad(span, "this is not valid YAML")),
         };
@@ -295,7 +323,9 @@ impl EventReader {
 
     fn mapping(&mut self, span: &Span, parser: &mut Events<'_>, depth: usize) -> Result<Tree> {
         let mut pairs: Vec<(Value, Node)> = Vec::new();
+        let mut own = KeyIndex::default();
         let mut merged: Vec<(Value, Node)> = Vec::new();
+        let mut taken_over = KeyIndex::default();
         loop {
             let (event, at) = self.more(parser, span)?;
             if matches!(event, Event::MappingEnd) {
@@ -307,11 +337,9 @@ impl EventReader {
             let value = self.node(event, &at, parser, depth + 1)?;
             if merge {
                 let several = if let Tree::List(items) = value.tree { items } else { vec![value] };
-                for one in several {
-                    for (key, node) in one.pairs() {
-                        if !merged.iter().any(|(old, _)| old == key) {
-                            merged.push((key.clone(), node.clone()));
-                        }
+                for (key, node) in several.iter().flat_map(Node::pairs) {
+                    if taken_over.position(&merged, key).is_none() {
+                        taken_over.push(&mut merged, key.clone(), node.clone());
                     }
                 }
                 continue;
@@ -320,22 +348,25 @@ impl EventReader {
                 return Err(self.bad(&at, "a key of a mapping is a list or a mapping itself"));
             };
             // Of two equal keys PyYAML keeps the last, at the place of the first.
-            match pairs.iter_mut().find(|(old, _)| *old == name) {
-                Some((_, old)) => *old = value,
-                None => pairs.push((name, value)),
-            }
+            own.set(&mut pairs, name, value);
         }
-        merged.retain(|(key, _)| !pairs.iter().any(|(own, _)| own == key));
+        merged.retain(|(key, _)| own.position(&pairs, key).is_none());
         merged.extend(pairs);
         Ok(Tree::Map(merged))
     }
 }
 
-fn size(node: &Node) -> usize {
+/// Returns the number of values in a node, and the bytes of their texts.
+fn size(node: &Node) -> (usize, usize) {
+    let add = |(values, bytes): (usize, usize), node: &Node| {
+        let own = size(node);
+        (values + own.0, bytes + own.1)
+    };
     match &node.tree {
-        Tree::List(items) => 1 + items.iter().map(size).sum::<usize>(),
-        Tree::Map(pairs) => 1 + pairs.iter().map(|(_, node)| size(node)).sum::<usize>(),
-        _ => 1,
+        Tree::List(items) => items.iter().fold((1, 0), add),
+        Tree::Map(pairs) => pairs.iter().map(|(_, node)| node).fold((1, 0), add),
+        Tree::Scalar(Value::Text(text)) => (1, text.len()),
+        _ => (1, 0),
     }
 }
 
@@ -473,5 +504,20 @@ mod tests {
         assert!(parse(&text, "f").unwrap_err().to_string().contains("larger"));
         assert!(parse(&"[".repeat(100_000), "f").is_err());
         assert!(parse("a: [1, b", "f").unwrap_err().to_string().contains("f:1"));
+        let texts = format!("a: &a {}\nb: [{}]\n", "x".repeat(400_000), vec!["*a"; 1_000].join(", "));
+        assert!(parse(&texts, "f").unwrap_err().to_string().contains("64 MB of text"));
+    }
+
+    #[test]
+    fn a_mapping_of_many_keys_is_read_in_linear_time() {
+        let keys: String = (0..100_000).map(|at| format!("  k{at}: {at}\n")).collect();
+        let text = format!("a: &a\n{keys}b:\n{}  k5: own\n", "  <<: *a\n".repeat(3));
+        let node = parse(&text, "f").unwrap();
+        let merged = node.get("b").unwrap();
+        assert_eq!((merged.pairs().len(), merged.get("k5").unwrap().text()), (100_000, Some("own")));
+        let mut joined = Node::empty(node.place.clone());
+        joined.set_all(merged);
+        joined.set_all(merged);
+        assert_eq!(joined.pairs().len(), 100_000);
     }
 }

@@ -146,7 +146,7 @@ fn files(disk: &dyn Disk, folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn check(json: &[u8]) -> String {
+pub(super) fn check(json: &[u8]) -> String {
     sha256::of_bytes(json)[..16].to_string()
 }
 

@@ -26,6 +26,7 @@ mod packed;
 mod packed_tests;
 mod process;
 mod processes;
+mod records;
 mod shadow;
 mod shared;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub use meta::Meta;
 pub use object::StoredObject;
 pub use packed::Packing;
 pub use process::Process;
+pub use records::DamagedRecord;
 pub use shadow::Shadow;
 pub use shared::Shared;
 pub use stray::Stray;

@@ -8,6 +8,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::meta::{META, Meta};
+use super::packed;
+use super::process::Process;
 use super::{Shared, StoreWords};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::{atomic, regular};
@@ -145,7 +148,8 @@ impl Mark {
         put(file, &root.join(MARK)).map_err(|error| error.error)
     }
 
-    /// Writes a mark that was lost or damaged anew, where all that lies beside it is a store's; whether there was need to.
+    /// Writes a mark that was lost or damaged anew, where all that lies beside it is a store's and something in it proves that
+    /// the program wrote there; whether there was need to.
     ///
     /// # Errors
     /// Exit code 3: the folder holds something else, or cannot be written to.
@@ -153,10 +157,10 @@ impl Mark {
         let path = root.join(MARK);
         match Self::read(root, words) {
             Ok(_) => return Ok(false),
-            Err(error) if error.exit_code() == 5 || (!path.exists() && is_s_own(root, words)) => {}
+            Err(error) if error.exit_code() == 5 || (!path.exists() && is_lost_store(root, words)) => {}
             Err(error) => return Err(error),
         }
-        if !is_s_own(root, words) {
+        if !is_lost_store(root, words) {
             return Err(no_store(root, words, "a `store.json` that cannot be read"));
         }
         let failed = |error: std::io::Error| Error::io("write", &path, &error);
@@ -210,6 +214,51 @@ fn is_s_own(root: &Path, words: StoreWords) -> bool {
     names(root).is_ok_and(|names| !names.is_empty() && names.iter().all(own))
 }
 
+/// Whether a folder is a store that lost its mark.
+fn is_lost_store(root: &Path, words: StoreWords) -> bool {
+    is_s_own(root, words) && is_proven(root, words)
+}
+
+/// Whether something in a folder could only be written by this program: an object, or the record of a process. Other users'
+/// folders may have the names of a store's.
+fn is_proven(root: &Path, words: StoreWords) -> bool {
+    let objects = names(root).unwrap_or_default();
+    let mut objects = objects.iter().filter(|name| words.of_folder(name).is_some()).map(|name| root.join(name));
+    objects.any(|folder| holds_object(&folder, OBJECT_DEPTH)) || holds_process(&root.join("processes"))
+}
+
+/// Folders between that of a kind and a record: of the first digits of a hash, and of the object.
+const OBJECT_DEPTH: usize = 2;
+
+fn holds_object(folder: &Path, depth: usize) -> bool {
+    let mut entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.any(|path| match path.is_dir() {
+        true => depth > 0 && holds_object(&path, depth - 1),
+        false => is_object(&path),
+    })
+}
+
+/// Whether a file is the record of an object, or holds objects.
+fn is_object(path: &Path) -> bool {
+    let Ok(mut file) = regular::file(path) else { return false };
+    if path.file_name().is_some_and(|name| name == META) {
+        let mut text = Vec::new();
+        return file.read_to_end(&mut text).is_ok() && Meta::from_text(&text).is_ok();
+    }
+    let mut head = [0; packed::FORMAT.len()];
+    file.read_exact(&mut head).is_ok() && head == *packed::FORMAT.as_bytes()
+}
+
+fn holds_process(folder: &Path) -> bool {
+    let mut records = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    records.any(|path| {
+        let mut text = Vec::new();
+        let read = regular::file(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
+        let process = read.ok().and_then(|_| Process::parse(&text));
+        process.is_some_and(|process| path.file_stem().is_some_and(|name| name == process.id.as_str()))
+    })
+}
+
 fn no_store(root: &Path, words: StoreWords, lacks: &str) -> Error {
     /// So many names are told.
     const TOLD: usize = 3;
@@ -221,7 +270,7 @@ fn no_store(root: &Path, words: StoreWords, lacks: &str) -> Error {
         .at(root.display())
         .expected("a store, which `store.json` marks, or an empty folder to begin one in")
         .found(format!("{lacks}; {}{more}", told.join(", ")));
-    if is_s_own(root, words) {
+    if is_lost_store(root, words) {
         return error.hint(
             "nothing was written or removed; where it is a store that lost its `store.json`, \
              `ghostlab cache verify --repair --store FOLDER` writes it anew",
@@ -285,6 +334,33 @@ mod tests {
         assert!(code == 3 && said.contains("another version"), "{said}");
     }
 
+    /// Writes the record of a process.
+    fn prove(root: &Path) {
+        let process = Process::this();
+        fs::create_dir_all(root.join("processes")).unwrap();
+        fs::write(root.join(format!("processes/{}.json", process.id)), process.record()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_with_names_of_a_store_is_no_store_without_proof() {
+        for name in FOLDERS.into_iter().chain(["scores-v5"]) {
+            for mark in [None, Some("{\"form")] {
+                let folder = tempfile::tempdir().unwrap();
+                let root = folder.path();
+                fs::create_dir_all(root.join(name).join("empty")).unwrap();
+                fs::write(root.join(name).join("thesis.json"), "{\"id\": \"mine\"}").unwrap();
+                if let Some(text) = mark {
+                    fs::write(root.join(MARK), text).unwrap();
+                }
+                let error = Mark::mend(root, WORDS).unwrap_err();
+                assert_eq!(error.exit_code(), 3, "{name}: {error}");
+                assert!(!error.to_string().contains("--repair"), "{name}: {error}");
+                assert!(root.join(name).join("empty").is_dir());
+                assert_eq!(fs::read_to_string(root.join(MARK)).ok().as_deref(), mark, "{name}");
+            }
+        }
+    }
+
     #[test]
     fn only_where_all_is_a_store_s_a_mark_is_written_anew() {
         let folder = tempfile::tempdir().unwrap();
@@ -293,6 +369,7 @@ mod tests {
         fs::create_dir(root.join("scores-v3")).unwrap();
         fs::write(root.join(MARK), "{\"form").unwrap();
         fs::write(root.join("letter.txt"), "mine").unwrap();
+        prove(root);
         assert!(Mark::mend(root, WORDS).is_err());
         fs::remove_file(root.join("letter.txt")).unwrap();
         assert!(Mark::mend(root, WORDS).unwrap());

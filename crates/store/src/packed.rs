@@ -27,7 +27,7 @@ const MOST_BYTES: usize = 16 << 20;
 /// So much of a file is read at first.
 const NEAR: u64 = 1 << 16;
 
-const FORMAT: &str = "ghostlab-pack 1 ";
+pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
 /// Bytes of the first line.
 const HEAD: usize = FORMAT.len() + 9;
 /// Bytes of a member's line.

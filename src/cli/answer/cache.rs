@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
-use ghostlab_store::{Found, InventoryItem, LeftDraft, Store, Stray};
+use ghostlab_store::{DamagedRecord, Found, InventoryItem, LeftDraft, Store, Stray};
 
 /// The artifacts of one kind and version, together.
 #[derive(Serialize, JsonSchema)]
@@ -160,6 +160,8 @@ pub(crate) struct Verified {
     pub(crate) damaged: Vec<DamagedArtifact>,
     /// What lies there and is no file of the store: pipes, devices, folders in the place of files.
     pub(crate) strays: Vec<DamagedFile>,
+    /// Records of runs and plans that are not what was written.
+    pub(crate) records: Vec<DamagedFile>,
     /// The `store.json` that was lost or damaged and was written anew; null where there was no need to.
     #[schemars(with = "Option<String>")]
     pub(crate) mended: Option<PathBuf>,
@@ -167,7 +169,7 @@ pub(crate) struct Verified {
     pub(crate) removed: bool,
 }
 
-/// What is no file of the store.
+/// A file that is not the store's, or not as it was written.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedFile {
     /// What lies where.
@@ -180,11 +182,18 @@ pub(crate) struct DamagedFile {
 }
 
 impl DamagedFile {
-    /// Tells of it, and removes it where that is wanted; how that failed, where it did.
-    fn of(stray: &Stray, repair: bool) -> Self {
-        let removed = if repair { stray.remove() } else { Ok(()) };
+    fn of_stray(stray: &Stray, repair: bool) -> Self {
+        Self::of(stray.error(), if repair { stray.remove() } else { Ok(()) }, repair)
+    }
+
+    fn of_record(record: &DamagedRecord, repair: bool) -> Self {
+        Self::of(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
+    }
+
+    /// Reports a file, or why it could not be removed.
+    fn of(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
-            Ok(()) => (repair, stray.error()),
+            Ok(()) => (repair, error),
             Err(error) => (false, error),
         };
         Self { error: error.parts().clone(), text: error.to_string(), removed }
@@ -227,14 +236,16 @@ impl Verified {
         if repair {
             store.remove_all(&bad)?;
         }
-        let strays = store.strays().iter().map(|stray| DamagedFile::of(stray, repair)).collect();
+        let strays = store.strays().iter().map(|stray| DamagedFile::of_stray(stray, repair)).collect();
+        let records = store.damaged_records();
+        let records = records.iter().map(|record| DamagedFile::of_record(record, repair)).collect();
         let store = store.root().display().to_string();
-        Ok(Self { store, artifacts, damaged, strays, mended, removed: repair })
+        Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }
 
     /// Whether nothing damaged is left.
     pub(crate) fn is_well(&self) -> bool {
-        (self.removed || self.damaged.is_empty()) && self.strays.iter().all(|of| of.removed)
+        (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|of| of.removed)
     }
 }
 

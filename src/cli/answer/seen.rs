@@ -55,6 +55,8 @@ pub(crate) struct StatusAnswer {
     pub(crate) overview: Overview,
     /// What was submitted to a scheduler with this store.
     pub(crate) submissions: Vec<SubmissionView>,
+    /// Records of runs and plans that are damaged and not shown, by their paths.
+    pub(crate) damaged_records: Vec<String>,
     /// Why the scheduler tells nothing; null where it does, or where nothing was submitted.
     pub(crate) scheduler_silent: Option<String>,
 }
@@ -109,7 +111,9 @@ impl StatusAnswer {
         };
         let submissions = submitted.iter().map(view).collect();
         let store_name = store.root().display().to_string();
-        Self { store: store_name, overview: Overview::of(store), submissions, scheduler_silent }
+        let damaged = store.damaged_records();
+        let damaged_records = damaged.iter().map(|record| record.path.display().to_string()).collect();
+        Self { store: store_name, overview: Overview::of(store), submissions, damaged_records, scheduler_silent }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::evaluate::choices::scored;
 use crate::evaluate::{TaskEncoder, end_tokens};
 use crate::generate::{End, Prompt, Sampling, Settings};
 use crate::grid::{DefinitionUse, TaskUse};
+use crate::sandbox::{self, Probe, TaskProbe};
 use crate::stage::{from_json, generations, scores, to_json};
 use crate::tasks::{self, DocumentLimit, Tokenised};
 use crate::work::backbone::BackbonePlan;
@@ -51,6 +52,25 @@ pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     let files: Vec<_> = files.iter().map(AsRef::as_ref).collect();
     let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
     given.inputs.guarded(&files, || Task::limited(of.definition.clone(), &of.rows, limit))
+}
+
+/// Renders all that a backbone is asked by a definition in a child process first.
+///
+/// # Errors
+/// A definition, row or chat template that takes more than an untrusted input may.
+pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &DefinitionUse) -> Result<()> {
+    let of = &given.grid.definitions[&used.name];
+    let how = &used.how;
+    let probe = TaskProbe {
+        definition: of.definition.clone(),
+        rows: of.rows.clone(),
+        limit: how.limit,
+        shots: how.shots,
+        seed: how.seed,
+        system: how.system.clone(),
+        chat: how.chat.map(|multiturn| (backbone.folder.clone(), multiturn)),
+    };
+    sandbox::check(Probe::Task(Box::new(probe)))
 }
 
 /// All that a backbone is asked by a definition, in the order of its documents: the one place where requests come from.

@@ -19,6 +19,7 @@ use crate::files::limit::TextLimit;
 use crate::files::parts;
 use crate::grid::{Calibration, DefinitionUse, TaskUse};
 use crate::machine;
+use crate::sandbox::{self, Probe};
 use crate::tasks::{DocumentLimit, Task};
 use crate::work::backbone::{BackbonePlan, Subject};
 use crate::work::context::Context;
@@ -60,6 +61,9 @@ pub(crate) fn tokenise_missing(
     let missing = look();
     if missing.is_empty() {
         return Ok(());
+    }
+    for (backbone, wanted) in &missing {
+        try_definitions(given, backbone, wanted)?;
     }
     let sources = Sources::read(given, missing.iter().flat_map(|(_, wanted)| wanted))?;
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
@@ -122,10 +126,19 @@ fn tokens<T>(
 /// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> = all(backbone).into_iter().filter(|(own, _)| ***own == *key).take(1).collect();
+    try_definitions(given, backbone, &wanted)?;
     let sources = Sources::read(given, wanted.iter())?;
     let tokenizer = tokenizer(given, backbone)?;
     let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
     wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources))
+}
+
+/// Tries the definitions that a backbone is asked by, before any of their rows is read.
+fn try_definitions(given: Given<'_>, backbone: &BackbonePlan, wanted: &[WantedTokens<'_>]) -> Result<()> {
+    wanted.iter().try_for_each(|(_, what)| match what {
+        What::Evaluation(Subject::Defined(used)) => defined::try_out(given, backbone, used),
+        _ => Ok(()),
+    })
 }
 
 /// Everything of a backbone that has to be tokens.
@@ -224,7 +237,11 @@ fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task>
     let data = &given.grid.tasks[&used.name];
     let limit = used.limit.map(DocumentLimit::new).transpose()?;
     let kind = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-    given.inputs.guarded(&[&data.path], || native::task(kind, &data.path, limit))
+    let probe = Probe::Known { task: kind.name.to_owned(), path: data.path.clone(), limit: used.limit };
+    given.inputs.guarded(&[&data.path], || {
+        sandbox::check(probe)?;
+        native::task(kind, &data.path, limit)
+    })
 }
 
 fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use tempfile::{NamedTempFile, TempDir};
@@ -127,6 +127,38 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>)
 /// Exit code 3 naming the file.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
+}
+
+/// A file that is written and has no name yet. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct WholeFile {
+    temporary: NamedTempFile,
+    path: PathBuf,
+}
+
+impl WholeFile {
+    /// Writes bytes beside `path`, whose folder is made if need be.
+    ///
+    /// # Errors
+    /// Exit code 3 naming the file.
+    pub fn stage(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::io("write", path, &error);
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(dir).map_err(failed)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut temporary = temporary(dir, &name).map_err(failed)?;
+        temporary.write_all(bytes).and_then(|()| temporary.as_file().sync_all()).map_err(failed)?;
+        Ok(Self { temporary, path: path.to_owned() })
+    }
+
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// Exit code 3 naming the file.
+    pub fn publish(self) -> Result<()> {
+        let Self { temporary, path } = self;
+        temporary.persist(&path).map(drop).map_err(|error| Error::io("write", &path, &error.error))
+    }
 }
 
 /// A file in `dir` that is removed when it is dropped, unless it is given a name for good ([`NamedTempFile::persist`]).

@@ -14,6 +14,7 @@ use crate::train::tokenizer::Tokens;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::{sweep, temporary_folder, write_whole};
 use ghostlab_core::files::{disk, sha256};
+use ghostlab_core::quantity::distinct_sizes;
 
 /// A backbone to be written.
 pub struct Backbone {
@@ -100,14 +101,13 @@ impl Backbone {
 
     fn enough_room(&self, parent: &Path) -> Result<()> {
         let wanted = self.bytes() + BESIDE;
-        match disk::free(parent) {
-            Some(free) if free < wanted => Err(Error::missing("the disk has not enough room for this backbone")
-                .at(parent.display())
-                .expected(format!("{:.1} GB free", wanted as f64 / 1e9))
-                .found(format!("{:.1} GB", free as f64 / 1e9))
-                .hint("name a folder on another disk, or fewer layers with --layers")),
-            _ => Ok(()),
-        }
+        let Some(free) = disk::free(parent).filter(|free| *free < wanted) else { return Ok(()) };
+        let [wanted, free] = distinct_sizes(wanted, free);
+        Err(Error::missing("the disk has not enough room for this backbone")
+            .at(parent.display())
+            .expected(format!("{wanted} free"))
+            .found(free)
+            .hint("name a folder on another disk, or fewer layers with --layers"))
     }
 
     fn files(&self, folder: &Path, writing: &mut Writing<'_>) -> Result<()> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::manifest::{Manifest, Seen, Standing};
 use super::swap::{self, above};
 use crate::error::{Error, Result};
-use crate::files::atomic::{ensure_writable, exchanged, may_be_written, write_whole};
+use crate::files::atomic::{WholeFile, ensure_writable, exchanged, may_be_written};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
@@ -109,16 +109,14 @@ impl OutputFolder {
         free(&self.path, &self.path, self.kind, &names, &self.seen)?;
         fs::create_dir_all(&self.path).map_err(|error| Error::io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
+        // A full disk ends this before anything is listed or replaced.
+        let staged = files.iter().map(|(name, bytes)| WholeFile::stage(&self.path.join(name), bytes));
+        let staged = staged.collect::<Result<Vec<_>>>()?;
         let mut manifest = Manifest::read(&self.path).for_kind(self.kind);
         // Known before it is there: a kill between the two leaves nothing that is nobody's.
         names.iter().zip(&hashes).for_each(|(name, hash)| manifest.add(name, hash.clone()));
         manifest.write(&self.path)?;
-        for (name, bytes) in files {
-            let path = self.path.join(name);
-            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-            made.map_err(|error| Error::io("write", &path, &error))?;
-            write_whole(&path, bytes)?;
-        }
+        staged.into_iter().try_for_each(WholeFile::publish)?;
         names.iter().zip(hashes).for_each(|(name, hash)| manifest.settle(name, hash));
         manifest.write(&self.path)
     }

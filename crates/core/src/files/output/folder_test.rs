@@ -178,3 +178,21 @@ fn a_file_in_a_folders_place_is_refused() {
     let error = OutputFolder::new(root.path().join("out"), "results").check(&[]).unwrap_err();
     assert!(error.exit_code() == 3 && error.to_string().contains("no folder"), "{error}");
 }
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_no_list_and_no_other_file() {
+    let root = tempfile::tempdir().unwrap();
+    let output = OutputFolder::new(root.path().join("out"), "pages");
+    let pages = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect::<Vec<_>>()
+    };
+    output.put(&pages(&[("index.html", "old")])).unwrap();
+    fs::write(output.path().join("taken"), "mine").unwrap();
+    let before = files(output.path());
+    // No folder can be made where a file is.
+    let error = output.put(&pages(&[("index.html", "new"), ("taken/page.html", "new")])).unwrap_err();
+    assert_eq!(error.exit_code(), 3, "{error}");
+    assert_eq!(files(output.path()), before);
+    assert!(Manifest::read(output.path()).lists("index.html", b"old"));
+    assert!(!Manifest::read(output.path()).lists("index.html", b"new"));
+}

@@ -1,0 +1,204 @@
+//! Limits that are checked before an untrusted input is parsed or tokenized, so that the error can name the exact place.
+//!
+//! Inputs that pass may still be too expensive. The program tries them in a child process first (`src/sandbox`).
+
+use std::path::Path;
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::limit::TextLimit;
+
+use crate::value::Value;
+
+/// Operators in one expression or statement of a template. The parser and compiler recurse once per operator.
+const MAX_OPERATORS: usize = 1_000;
+/// Characters of a regular expression.
+const MAX_PATTERN_CHARS: usize = 50_000;
+/// Values in one row of JSON. A value takes up to 260 bytes.
+const MAX_ROW_VALUES: usize = 1_000_000;
+/// Longest texts that fit in one row of JSON.
+const MAX_ROW_TEXTS: u64 = 16;
+/// Columns of a row. Columns are looked up by scanning.
+const MAX_COLUMNS: usize = 10_000;
+/// Bytes of one text. A byte takes up to 200 bytes while it is tokenized, and several texts are at a time.
+const MAX_TEXT_BYTES: u64 = 2_000_000;
+/// Times that a request may be repeated.
+pub(crate) const MAX_REPEATS: usize = 10_000;
+/// Answers of a task: documents times repeats.
+pub(crate) const MAX_ANSWERS: usize = 5_000_000;
+
+/// Returns the largest text of a row or prompt, which grows with `--text`.
+fn max_text_bytes() -> u64 {
+    (TextLimit::current().bytes() / 1_000).max(MAX_TEXT_BYTES)
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+/// Checks the number of operators of every expression and statement of a template.
+///
+/// # Errors
+/// More than [`MAX_OPERATORS`] in one of them.
+pub(crate) fn check_operators(source: &str) -> Result<()> {
+    let mut rest = source;
+    while let Some(open) = next_tag(rest) {
+        rest = &rest[open + 2..];
+        let (operators, end) = operators(rest);
+        if operators > MAX_OPERATORS {
+            let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
+            return Err(Error::bad_input("an expression of a template has too many operators")
+                .at(format!("line {line} of the template"))
+                .expected(format!("at most {MAX_OPERATORS}"))
+                .found(operators));
+        }
+        rest = &rest[end..];
+    }
+    Ok(())
+}
+
+/// Returns where the next expression or statement of a template begins.
+pub(crate) fn next_tag(text: &str) -> Option<usize> {
+    text.match_indices('{').map(|(at, _)| at).find(|at| text[at + 1..].starts_with(['{', '%']))
+}
+
+/// Counts the operators up to the end of a tag, and returns that end.
+fn operators(code: &str) -> (usize, usize) {
+    const WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
+    let (mut count, mut quote, mut last) = (0, None, ' ');
+    // Where the current word begins, if there is one.
+    let mut word = 0;
+    for (at, c) in code.char_indices() {
+        if quote.is_none() && (c.is_alphanumeric() || c == '_') {
+            last = c;
+            continue;
+        }
+        count += usize::from(WORDS.contains(&&code[word..at]));
+        word = at + c.len_utf8();
+        match quote {
+            Some(mark) if c == mark && last != '\\' => quote = None,
+            Some(_) => {}
+            None if c == '}' && (last == '}' || last == '%') => return (count, at + 1),
+            None if c == '\'' || c == '"' => quote = Some(c),
+            None => count += usize::from("+-*/~|.[(<>=!".contains(c)),
+        }
+        last = if last == '\\' && c == '\\' { ' ' } else { c };
+    }
+    (count, code.len())
+}
+
+/// Checks the length of a regular expression.
+///
+/// # Errors
+/// More than [`MAX_PATTERN_CHARS`] characters.
+pub(crate) fn check_pattern(source: &str) -> Result<()> {
+    match source.chars().count() {
+        0..=MAX_PATTERN_CHARS => Ok(()),
+        count => Err(Error::bad_input("a regular expression is too long")
+            .expected(format!("at most {MAX_PATTERN_CHARS} characters"))
+            .found(count)),
+    }
+}
+
+/// Checks the lines of a JSON file before they are parsed.
+///
+/// # Errors
+/// A line with more than [`MAX_ROW_VALUES`] values, with its number.
+pub(crate) fn check_lines(bytes: &[u8], path: &Path) -> Result<()> {
+    let structural = |byte: &&u8| matches!(byte, b',' | b':' | b'[' | b'{');
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        // A text may hold commas and brackets, so only a line this long can have too many values.
+        if line.len() > MAX_ROW_VALUES && line.iter().filter(structural).count() > MAX_ROW_VALUES {
+            return Err(Error::bad_input("a row has too many values")
+                .at(format!("{}:{number}", path.display()))
+                .expected(format!("at most {MAX_ROW_VALUES} values")));
+        }
+        let most = MAX_ROW_TEXTS * max_text_bytes();
+        if line.len() as u64 > most {
+            return Err(Error::bad_input("a row is too long")
+                .at(format!("{}:{number}", path.display()))
+                .expected(format!("at most {}", megabytes(most)))
+                .found(megabytes(line.len() as u64)));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the columns and texts of a row.
+///
+/// # Errors
+/// More than [`MAX_COLUMNS`] columns, or too long a text.
+pub(crate) fn check_row(value: &Value, place: &str) -> Result<()> {
+    if let Value::Map(pairs) = value
+        && pairs.len() > MAX_COLUMNS
+    {
+        return Err(Error::bad_input("a row has too many columns")
+            .at(place)
+            .expected(format!("at most {MAX_COLUMNS}"))
+            .found(pairs.len()));
+    }
+    check_text(longest_text(value)).map_err(|error| error.at(place))
+}
+
+/// Checks the length of a text that is to be tokenized.
+///
+/// # Errors
+/// A text that takes too much memory as tokens.
+pub(crate) fn check_text(bytes: usize) -> Result<()> {
+    let most = max_text_bytes();
+    if bytes as u64 <= most {
+        return Ok(());
+    }
+    Err(Error::bad_input("a text is too long to be tokenized")
+        .expected(format!("at most {}", megabytes(most)))
+        .found(megabytes(bytes as u64))
+        .hint("split it into rows, or raise the limit with `--text GB`"))
+}
+
+fn longest_text(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        Value::List(items) => items.iter().map(longest_text).max().unwrap_or(0),
+        Value::Map(pairs) => pairs.iter().map(|(_, value)| longest_text(value)).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_are_counted_per_expression() {
+        for (source, operators) in [
+            ("{{ a + b * -c }} + - {{ d }}", 3),
+            ("{% if a and not b or c is defined %}", 5),
+            ("{{ 'a + b' ~ \"c \\\" + d\" }}", 1),
+            ("{{ a.b[0]|trim(x) }}", 4),
+            ("{{ android in notes }}", 1),
+            ("{{ a if b else c }}", 2),
+        ] {
+            assert_eq!(super::operators(&source[2..]).0, operators, "{source}");
+        }
+        for unit in ["1+", "q~", "not ", "1 if q else ", "-", "q.a.", "q[0]", "x|trim|", "1 or ", "a is b "] {
+            let error = check_operators(&format!("a\n{{{{ {}1 }}}}", unit.repeat(MAX_OPERATORS + 1))).unwrap_err();
+            assert!(
+                error.to_string().contains("line 2") && error.to_string().contains("at most 1000"),
+                "{unit}: {error}"
+            );
+            assert!(check_operators(&format!("{{{{ {}1 }}}}", unit.repeat(400)).repeat(5)).is_ok(), "{unit}");
+        }
+    }
+
+    #[test]
+    fn rows_beyond_a_limit_are_named() {
+        let path = Path::new("x.jsonl");
+        let many = format!("{{}}\n{{\"x\":[{}1]}}\n", "1,".repeat(MAX_ROW_VALUES));
+        assert!(check_lines(many.as_bytes(), path).unwrap_err().to_string().contains("x.jsonl:2"));
+        let prose = format!("{{\"x\":\"{}\"}}\n", "a, b ".repeat(MAX_ROW_VALUES / 2));
+        assert!(check_lines(prose.as_bytes(), path).is_ok(), "commas in a text are no values");
+        let long = Value::List(vec![Value::Text("a".repeat(2_000_001))]);
+        assert!(check_row(&long, "x.jsonl:3").unwrap_err().to_string().contains("at most 2.0 MB"));
+        let wide = Value::Map((0..=MAX_COLUMNS as i64).map(|at| (Value::Int(at), Value::None)).collect());
+        assert!(check_row(&wide, "x.jsonl:3").unwrap_err().to_string().contains("10001"));
+    }
+}

@@ -1,0 +1,141 @@
+//! Small records with a checksum: of runs, and outlines of plans.
+//!
+//! A file holds JSON, a tab and the beginning of the JSON's hash, as a line of a journal does. Earlier versions wrote the JSON
+//! alone, which is still read.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::IgnoredAny;
+
+use super::Store;
+use super::journal::check;
+use ghostlab_core::error::{Error, Result};
+
+/// A record that is not what was written.
+#[derive(Debug)]
+pub struct DamagedRecord {
+    pub path: PathBuf,
+}
+
+impl DamagedRecord {
+    pub fn error(&self) -> Error {
+        Error::damaged("a record is damaged")
+            .at(self.path.display())
+            .expected("JSON that fits its checksum")
+            .found("other bytes")
+            .hint("it is not used; `ghostlab cache verify --repair` removes it, and no result is lost")
+    }
+
+    /// Removes the file.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(|error| {
+            Error::damaged("a damaged record cannot be removed").at(self.path.display()).found(error).hint("remove it")
+        })
+    }
+}
+
+impl Store {
+    /// Writes a record.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn put_record(&self, path: &Path, json: &[u8]) -> Result<()> {
+        self.put_file(path, &[json, b"\t", check(json).as_bytes(), b"\n"].concat())
+    }
+
+    /// Reads the JSON of a record. Nothing where there is none, or it is damaged.
+    pub fn record(&self, path: &Path) -> Option<Vec<u8>> {
+        Some(unsealed(&self.file(path)?)?.to_vec())
+    }
+
+    /// Reads the JSON of all records of a folder that are whole.
+    pub fn records(&self, folder: &Path) -> Vec<Vec<u8>> {
+        self.files(folder).iter().filter_map(|bytes| Some(unsealed(bytes)?.to_vec())).collect()
+    }
+
+    /// Returns the damaged records among those of runs and plans. Files that are not named as records are passed over.
+    pub fn damaged_records(&self) -> Vec<DamagedRecord> {
+        let folders = [(self.runs(), is_of_run as fn(&str) -> bool), (self.plans(), is_of_plan)];
+        let mut damaged = Vec::new();
+        for (folder, is_record) in folders {
+            let mut names: Vec<String> = self.disk.list(&folder).into_iter().filter(|name| is_record(name)).collect();
+            names.sort();
+            let paths = names.into_iter().map(|name| folder.join(name));
+            // What cannot be read is no file, or is being removed.
+            let bad = paths.filter(|path| self.file(path).is_some_and(|bytes| unsealed(&bytes).is_none()));
+            damaged.extend(bad.map(|path| DamagedRecord { path }));
+        }
+        damaged
+    }
+}
+
+/// Returns the JSON of a record, if it is whole.
+fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
+    match bytes.iter().rposition(|byte| *byte == b'\t') {
+        Some(at) if bytes[at + 1..].strip_suffix(b"\n") == Some(check(&bytes[..at]).as_bytes()) => Some(&bytes[..at]),
+        _ => serde_json::from_slice::<IgnoredAny>(bytes).is_ok().then_some(bytes),
+    }
+}
+
+/// Whether a name is `SECONDS-PROCESS-NUMBER.json`.
+fn is_of_run(name: &str) -> bool {
+    name.strip_suffix(".json").and_then(|name| name.split_once('-')).is_some_and(|(seconds, rest)| {
+        seconds.len() == 12 && seconds.bytes().all(|byte| byte.is_ascii_digit()) && rest.contains('-')
+    })
+}
+
+/// Whether a name is `ID.json`.
+fn is_of_plan(name: &str) -> bool {
+    let id = name.strip_suffix(".json").unwrap_or_default();
+    id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::tests::WORDS;
+
+    #[test]
+    fn a_flipped_byte_of_a_record_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), WORDS).unwrap();
+        let json = b"{\n  \"file\": \"/a/b\"\n}";
+        let run = store.runs().join("000001700000-5-0123456789ab-0.json");
+        let plan = store.plans().join("0123456789ab.json");
+        for path in [&run, &plan] {
+            store.put_record(path, json).unwrap();
+            assert_eq!(store.record(path).unwrap(), json);
+            let whole = fs::read(path).unwrap();
+            for at in 0..whole.len() {
+                for bit in 0..8 {
+                    let mut bytes = whole.clone();
+                    bytes[at] ^= 1 << bit;
+                    fs::write(path, bytes).unwrap();
+                    assert!(store.record(path).is_none(), "byte {at}, bit {bit}");
+                }
+            }
+            let damaged = store.damaged_records();
+            assert!(damaged.len() == 1 && damaged[0].path == *path, "{damaged:?}");
+            assert!(damaged[0].error().to_string().contains(&*path.to_string_lossy()));
+            damaged[0].remove().unwrap();
+            assert!(store.damaged_records().is_empty());
+        }
+    }
+
+    #[test]
+    fn records_of_earlier_versions_and_other_files_are_no_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), WORDS).unwrap();
+        let earlier = store.runs().join("000001700000-5-0123456789ab-0.json");
+        store.put_file(&earlier, b"{\"grid\": \"g\"}").unwrap();
+        store.put_file(&store.runs().join("10k.json"), b"mine").unwrap();
+        store.put_file(&store.plans().join("house.json"), b"mine").unwrap();
+        assert_eq!(store.record(&earlier).unwrap(), b"{\"grid\": \"g\"}");
+        assert!(store.damaged_records().is_empty());
+    }
+}

@@ -1,0 +1,223 @@
+//! The child: enforces its own limits and reports what it does on standard output.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::{self, Arguments, Write as _};
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use ghostlab_definitions::activity::{self, Watcher};
+use serde::{Deserialize, Serialize};
+
+use super::limits::{CHILD_STACK_BYTES, Exceeded, Limits};
+use super::probe::Probe;
+use crate::error::{Error, Result};
+use crate::files::limit::TextLimit;
+use crate::heap;
+
+/// What the parent writes to the child's standard input.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    pub(super) probe: Probe,
+    pub(super) limits: Limits,
+    /// Threads of the parent: as many inputs are processed at a time.
+    pub(super) threads: usize,
+    /// The parent's `--text`.
+    pub(super) text_bytes: u64,
+}
+
+/// A line of JSON that the child writes to its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Report {
+    /// The child is alive.
+    Alive,
+    /// A thread starts on an input for the first time.
+    Started(String),
+    /// A limit is exceeded, by the input that is named, and the child ends.
+    Exceeded(Exceeded, Option<String>),
+    /// The work is done, with or without an error.
+    Done,
+}
+
+/// How often the child reports that it is alive and looks at its clock.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes of an input's name that are kept.
+const MAX_NAME_BYTES: usize = 1_000;
+
+/// Items that are done.
+static ITEMS: AtomicU64 = AtomicU64::new(0);
+/// Inputs that were started, and the one that was started last for the first time.
+static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(), String::new()));
+
+thread_local! {
+    /// Name of the input that this thread processes.
+    static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
+    /// Names that this thread has looked up in [`STARTED`], which all threads share.
+    static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// A name of limited length.
+struct Name(String);
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() <= MAX_NAME_BYTES {
+            self.0.push_str(text);
+        }
+        Ok(())
+    }
+}
+
+struct Reporter;
+
+impl Watcher for Reporter {
+    fn started(&self, input: Arguments<'_>) {
+        CURRENT.with_borrow_mut(|name| {
+            name.0.clear();
+            name.write_fmt(input).ok();
+            if KNOWN.with_borrow(|known| known.contains(&name.0)) {
+                return;
+            }
+            KNOWN.with_borrow_mut(|known| known.insert(name.0.clone()));
+            let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+            if !started.0.contains(&name.0) {
+                started.0.insert(name.0.clone());
+                started.1.clone_from(&name.0);
+                report(&Report::Started(name.0.clone()));
+            }
+        });
+    }
+
+    fn finished(&self) {
+        ITEMS.fetch_add(1, Relaxed);
+    }
+}
+
+/// Runs the child. The exit code is 0 if the work stayed within the limits.
+pub fn run() -> ExitCode {
+    match read_request() {
+        Ok(request) => run_request(request),
+        Err(error) => {
+            io::stderr().write_all(error.one_line().as_bytes()).ok();
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn read_request() -> Result<Request> {
+    let mut text = String::new();
+    let read = io::stdin().read_to_string(&mut text);
+    read.map_err(|error| Error::job("the sandbox got no request").found(error.to_string()))?;
+    serde_json::from_str(&text)
+        .map_err(|error| Error::job("the sandbox cannot read its request").found(error.to_string()))
+}
+
+fn run_request(request: Request) -> ExitCode {
+    #[cfg(unix)]
+    leave_no_core();
+    TextLimit::set(request.text_bytes);
+    activity::watch(&Reporter);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(request.threads).stack_size(CHILD_STACK_BYTES);
+    threads.build_global().ok();
+    let limits = request.limits;
+    thread::spawn(move || watch(limits));
+    heap::limit(limits.heap_bytes, || exceeded(Exceeded::Heap, current()));
+    // The error is the parent's to report.
+    let work = thread::Builder::new().stack_size(CHILD_STACK_BYTES).spawn(move || drop(request.probe.run()));
+    match work.map(thread::JoinHandle::join) {
+        Ok(Ok(())) => {
+            report(&Report::Done);
+            exit(0)
+        }
+        Ok(Err(_)) => exit(PANICKED),
+        Err(error) => {
+            io::stderr().write_all(error.to_string().as_bytes()).ok();
+            exit(4)
+        }
+    }
+}
+
+/// Exit code of a panic.
+pub(super) const PANICKED: i32 = 101;
+
+/// Reports that the child is alive, and ends it when its time is over or its parent is gone.
+fn watch(limits: Limits) {
+    loop {
+        thread::sleep(LOOK_INTERVAL);
+        if !report(&Report::Alive) {
+            exit(1);
+        }
+        if computed().as_millis() as u64 > limits.milliseconds_after(ITEMS.load(Relaxed)) {
+            let last = STARTED.try_lock().ok().map(|started| started.1.clone());
+            exceeded(Exceeded::Time, last.filter(|name| !name.is_empty()));
+        }
+    }
+}
+
+/// Returns the name of the input that this thread processes.
+fn current() -> Option<String> {
+    CURRENT.try_with(|name| Some(name.try_borrow().ok()?.0.clone())).ok().flatten().filter(|name| !name.is_empty())
+}
+
+fn exceeded(limit: Exceeded, input: Option<String>) -> ! {
+    report(&Report::Exceeded(limit, input));
+    exit(1)
+}
+
+/// Writes a line at once, without a lock that the current thread may hold. Returns whether the parent can read it.
+fn report(report: &Report) -> bool {
+    let Ok(line) = serde_json::to_string(report) else { return false };
+    write(format!("{line}\n").as_bytes())
+}
+
+#[cfg(unix)]
+fn write(bytes: &[u8]) -> bool {
+    // SAFETY: the pointer and the length are those of one slice.
+    unsafe { libc::write(libc::STDOUT_FILENO, bytes.as_ptr().cast(), bytes.len()) >= 0 }
+}
+
+#[cfg(not(unix))]
+fn write(bytes: &[u8]) -> bool {
+    io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()).is_ok()
+}
+
+/// Makes a stack overflow leave no image of the process on the disk.
+#[cfg(unix)]
+fn leave_no_core() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a value on this stack.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+}
+
+/// Ends the process without destructors, which could wait for other threads.
+#[cfg(unix)]
+fn exit(code: i32) -> ! {
+    // SAFETY: has no precondition.
+    unsafe { libc::_exit(code) }
+}
+
+#[cfg(not(unix))]
+fn exit(code: i32) -> ! {
+    std::process::exit(code)
+}
+
+/// Returns the computing time of all threads.
+#[cfg(unix)]
+fn computed() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a value on this stack.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Returns the time since the first call, where the system does not tell the computing time.
+#[cfg(not(unix))]
+fn computed() -> Duration {
+    static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    BEGUN.get_or_init(std::time::Instant::now).elapsed()
+}

@@ -1,0 +1,203 @@
+//! The parent: starts a child, reads its reports, and turns its death into an error.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::CHILD;
+use super::child::{PANICKED, Report, Request};
+use super::limits::{Exceeded, Limits};
+use super::probe::Probe;
+use crate::error::{Error, Result};
+use crate::files::limit::TextLimit;
+
+static ENABLED: AtomicBool = AtomicBool::new(false);
+/// Probes that a child of this process has passed.
+static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Seconds without a report after which a child is killed. A child reports twenty times a second.
+const MAX_SILENT_SECONDS: u32 = 120;
+/// Bytes of a child's standard error that are read.
+const MAX_STDERR_BYTES: u64 = 64 << 10;
+
+/// Makes [`check`] start children. Only the program can: a child is the program itself.
+pub fn enable() {
+    ENABLED.store(true, Relaxed);
+}
+
+/// Tries a probe in a child process. Does nothing where the sandbox is not enabled, or the same probe has passed.
+///
+/// # Errors
+/// Bad input: the probe exceeds a limit. Kind `Job`: a child cannot be started.
+pub fn check(probe: Probe) -> Result<()> {
+    if !ENABLED.load(Relaxed) {
+        return Ok(());
+    }
+    let limits = Limits::of(&probe);
+    let text_bytes = TextLimit::current().bytes();
+    let request = Request { threads: probe.threads(), probe, limits, text_bytes };
+    let text = serde_json::to_string(&request)
+        .map_err(|error| Error::job("an input cannot be passed to the sandbox").found(error.to_string()))?;
+    if passed().contains(&text) {
+        return Ok(());
+    }
+    run(&request, &text)?;
+    passed().insert(text);
+    Ok(())
+}
+
+fn passed() -> std::sync::MutexGuard<'static, BTreeSet<String>> {
+    PASSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the program's own file. On Linux this is the running file even after another was installed in its place.
+fn program() -> std::io::Result<PathBuf> {
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+}
+
+fn start() -> std::io::Result<Child> {
+    let mut command = Command::new(program()?);
+    command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Ctrl-C is for the parent, whose end the child notices.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.spawn()
+}
+
+/// What a child reported, and how it ended.
+#[derive(Debug, Default)]
+struct Outcome {
+    done: bool,
+    exceeded: Option<(Exceeded, Option<String>)>,
+    /// Input that was started last for the first time.
+    last_started: Option<String>,
+    /// Whether it was killed because it reported nothing.
+    silent: bool,
+    status: Option<ExitStatus>,
+    stderr: String,
+}
+
+fn run(request: &Request, text: &str) -> Result<()> {
+    let failed = |error: std::io::Error| {
+        Error::job("the sandbox for untrusted inputs cannot be started")
+            .found(error.to_string())
+            .hint("the program starts itself as a child process: check limits on processes and memory")
+    };
+    let mut child = start().map_err(failed)?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let reports = stdout.map(read_reports);
+    let errors = stderr.map(read_errors);
+    // A child that has died reads nothing; how it died is told below.
+    stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
+    let mut outcome = Outcome::default();
+    if let Some(reports) = reports {
+        outcome.follow(&reports);
+    }
+    if outcome.silent {
+        child.kill().ok();
+    }
+    outcome.status = child.wait().ok();
+    outcome.stderr = errors.and_then(|errors| errors.join().ok()).unwrap_or_default();
+    outcome.judge(request)
+}
+
+fn read_reports(stdout: ChildStdout) -> Receiver<Report> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let lines = BufReader::new(stdout).lines().map_while(std::io::Result::ok);
+        let mut reports = lines.filter_map(|line| serde_json::from_str(&line).ok());
+        reports.try_for_each(|report| sender.send(report)).ok();
+    });
+    receiver
+}
+
+fn read_errors(stderr: ChildStderr) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stderr.take(MAX_STDERR_BYTES).read_to_end(&mut bytes).ok();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl Outcome {
+    /// Reads reports until the child ends or falls silent.
+    fn follow(&mut self, reports: &Receiver<Report>) {
+        let mut silent_seconds = 0;
+        loop {
+            match reports.recv_timeout(Duration::from_secs(1)) {
+                Ok(report) => {
+                    silent_seconds = 0;
+                    match report {
+                        Report::Alive => {}
+                        Report::Started(input) => self.last_started = Some(input),
+                        Report::Exceeded(limit, input) => self.exceeded = Some((limit, input)),
+                        Report::Done => self.done = true,
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+                // Counted one by one: both processes may have been stopped for a while.
+                Err(RecvTimeoutError::Timeout) => silent_seconds += 1,
+            }
+            if silent_seconds > MAX_SILENT_SECONDS {
+                self.silent = true;
+                return;
+            }
+        }
+    }
+
+    /// Returns the limit that the child exceeded, as far as its end tells.
+    fn limit(&self) -> Option<Exceeded> {
+        if let Some((limit, _)) = self.exceeded {
+            return Some(limit);
+        }
+        if self.stderr.contains("overflowed its stack") {
+            return Some(Exceeded::Stack);
+        }
+        if self.stderr.contains("memory allocation of") || self.stderr.contains("capacity overflow") {
+            return Some(Exceeded::Heap);
+        }
+        self.silent.then_some(Exceeded::Time)
+    }
+
+    fn judge(self, request: &Request) -> Result<()> {
+        if self.done {
+            return Ok(());
+        }
+        let limit = self.limit();
+        let input = self.exceeded.and_then(|(_, input)| input).or(self.last_started);
+        let place = input.unwrap_or_else(|| request.probe.origin());
+        let error = match limit {
+            Some(limit) => {
+                let (resource, most) = limit.in_words(request.limits);
+                Error::bad_input(format!("an untrusted input takes more {resource} than it may"))
+                    .expected(most)
+                    .found("more")
+            }
+            None if self.status.and_then(|status| status.code()) == Some(PANICKED) => {
+                Error::bad_input("an untrusted input cannot be processed").found(first_line(&self.stderr))
+            }
+            None => {
+                let status = self.status.map_or("no exit status".to_owned(), |status| status.to_string());
+                Error::bad_input("an untrusted input ended the process that tried it")
+                    .found(format!("{status} {}", first_line(&self.stderr)).trim_end().to_owned())
+            }
+        };
+        let error = error.at(place).hint(HINT);
+        Err(match request.probe.subject() {
+            Some(subject) => error.at(subject),
+            None => error,
+        })
+    }
+}
+
+const HINT: &str = "task definitions and chat templates are programs: look for loops, repeated texts and deep nesting";
+
+fn first_line(text: &str) -> &str {
+    text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default()
+}

@@ -1,0 +1,112 @@
+//! What a child can try.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ghostlab_definitions::{ChatTemplate, Definition, FileRows, Library, Setting, Task, native};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::tasks::{self, DocumentLimit};
+
+/// Work with untrusted inputs, as data.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Probe {
+    /// Reads and compiles the definitions that a grid's entry means ([`Library::at`]).
+    Definitions { path: PathBuf, name: String, folder: Option<PathBuf> },
+    /// Compiles the chat template of a model's folder.
+    Chat { folder: PathBuf },
+    /// Reads the rows of a definition and renders all requests and answers.
+    Task(Box<TaskProbe>),
+    /// The same of a task that the program knows by itself, by its name.
+    Known { task: String, path: PathBuf, limit: Option<f64> },
+}
+
+/// A definition with its rows, and how it is asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TaskProbe {
+    pub definition: Definition,
+    pub rows: FileRows,
+    pub limit: Option<f64>,
+    pub shots: Option<usize>,
+    pub seed: u64,
+    pub system: Option<String>,
+    /// Folder of the model whose chat template is used, and whether examples are messages of their own.
+    pub chat: Option<(PathBuf, bool)>,
+}
+
+impl Probe {
+    /// Does the work and discards the result.
+    pub(super) fn run(&self) -> Result<()> {
+        match self {
+            Self::Definitions { path, name, folder } => {
+                Library::at(path, name, folder.as_deref()).map_or(Ok(()), |selected| selected.map(drop))
+            }
+            Self::Chat { folder } => ChatTemplate::of_folder(folder).map(drop),
+            Self::Task(probe) => probe.run(),
+            Self::Known { task, path, limit } => {
+                let limit = limit.map(DocumentLimit::new).transpose()?;
+                let task = native::task(tasks::Task::find(task)?, path, limit)?;
+                task.try_out(&FileRows::default(), &Setting::default())
+            }
+        }
+    }
+
+    /// Returns how many threads do the work. Only rows are processed in parallel, and definitions are read before the program has
+    /// started its threads.
+    pub(super) fn threads(&self) -> usize {
+        match self {
+            Self::Definitions { .. } | Self::Chat { .. } => 1,
+            Self::Task(_) | Self::Known { .. } => rayon::current_num_threads(),
+        }
+    }
+
+    /// Returns the bytes of the files of rows, as they are on the disk.
+    pub(super) fn file_bytes(&self) -> u64 {
+        let size = |file: &PathBuf| fs::metadata(file).map_or(0, |about| about.len());
+        match self {
+            Self::Definitions { .. } | Self::Chat { .. } => 0,
+            Self::Task(probe) => probe.rows.splits.values().flatten().map(size).sum(),
+            Self::Known { task, path, .. } => {
+                let files = tasks::Task::find(task).and_then(|task| task.files(path));
+                files.map_or(0, |files| files.iter().map(size).sum())
+            }
+        }
+    }
+
+    /// Returns where the input comes from, for a child that dies before it reports what it does.
+    pub(super) fn origin(&self) -> String {
+        let path: &Path = match self {
+            Self::Definitions { path, .. } | Self::Known { path, .. } => path,
+            Self::Chat { folder } => folder,
+            Self::Task(probe) => return format!("task {}, {}", probe.definition.name, probe.definition.place),
+        };
+        path.display().to_string()
+    }
+
+    /// Returns the task or file that messages name first.
+    pub(super) fn subject(&self) -> Option<String> {
+        match self {
+            Self::Task(probe) => Some(format!("task {}", probe.definition.name)),
+            Self::Known { task, .. } => Some(format!("task {task}")),
+            Self::Definitions { .. } | Self::Chat { .. } => None,
+        }
+    }
+}
+
+impl TaskProbe {
+    fn run(&self) -> Result<()> {
+        let limit = self.limit.map(DocumentLimit::new).transpose()?;
+        let task = Task::limited(self.definition.clone(), &self.rows, limit)?;
+        let chat = self.chat.as_ref().map(|(folder, _)| ChatTemplate::of_folder(folder)).transpose()?;
+        let setting = Setting {
+            shots: self.shots,
+            seed: self.seed,
+            system: self.system.clone(),
+            chat: chat.as_ref(),
+            multiturn: self.chat.as_ref().is_none_or(|(_, multiturn)| *multiturn),
+        };
+        task.try_out(&self.rows, &setting)
+    }
+}

@@ -1,0 +1,251 @@
+//! Task definitions, chat templates and rows that would abort the program, overflow its stack or never end: each is refused
+//! with exit code 2, names its file and the limit, and takes neither the machine's memory nor its time. The cases are in
+//! `tests/fixtures/untrusted`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+use std::io::Write;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::common::world::World;
+use crate::common::{fixture, json as read_json, shared};
+
+/// Address space of every process, in KiB, and computing time, in seconds. Each has twice what is promised, because the shell
+/// cannot limit less than the whole process with its code and threads.
+const LIMITS: &str = "ulimit -v 2000000; ulimit -t 10; exec \"$@\"";
+/// A call that takes longer hangs, even on a machine with other work.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// A text that an input holds: `unit` stands in it `times` times, with its number where it has `{i}`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Case {
+    name: String,
+    /// A field of a definition, `chat_template`, `definition` for keys of one, `group`, or a file of rows.
+    #[serde(rename = "where")]
+    place: String,
+    before: String,
+    unit: String,
+    times: usize,
+    after: String,
+    /// `doc_to_choice` of the definition that reads the rows.
+    choices: Option<String>,
+}
+
+impl Case {
+    fn text(&self) -> String {
+        let units: String = match self.unit.contains("{i}") {
+            true => (0..self.times).map(|at| self.unit.replace("{i}", &at.to_string())).collect(),
+            false => self.unit.repeat(self.times),
+        };
+        format!("{}{units}{}", self.before, self.after)
+    }
+
+    fn is_rows(&self) -> bool {
+        self.place.starts_with("rows.")
+    }
+
+    /// Writes the input into a world and scores it.
+    fn score(&self, world: &World) -> Output {
+        let mut definition = definition();
+        let mut arguments = vec!["score", "backbone", "--tasks", "t.yaml", "--documents", "2"];
+        let mut rows = ("rows.jsonl", "{\"q\":\"w1 w2\",\"label\":0}\n{\"q\":\"w3\",\"label\":1}\n".to_owned());
+        match self.place.as_str() {
+            "chat_template" => {
+                world.write("backbone/chat_template.jinja", self.text());
+                arguments.push("--chat");
+            }
+            "group" => {
+                for at in 0..28 {
+                    world.write(&format!("g{at}.yaml"), format!("group: g{at}\ntask: [g{0}, g{0}]\n", at + 1));
+                }
+                world.write("g28.yaml", "group: g28\ntask: [t]\n");
+                arguments[3] = "g0";
+                arguments.extend(["--definitions", "."]);
+            }
+            "definition" => {
+                let generated = json!({"output_type": "generate_until", "doc_to_target": "{{q}}",
+                    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4}});
+                definition.extend(generated.as_object().unwrap().clone());
+                definition.remove("doc_to_choice");
+            }
+            file if self.is_rows() => {
+                rows = (file, self.text());
+                definition["dataset_kwargs"]["data_files"]["test"] = json!(file);
+                definition.extend(self.choices.clone().map(|choices| ("doc_to_choice".to_owned(), json!(choices))));
+            }
+            field => drop(definition.insert(field.to_owned(), json!(self.text()))),
+        }
+        let mut written = Value::Object(definition).to_string();
+        if self.place == "definition" {
+            written = format!("{{{}, {}", self.text(), &written[1..]);
+        }
+        world.write("t.yaml", written);
+        world.write(rows.0, if rows.0.ends_with(".gz") { zipped(rows.1.as_bytes()) } else { rows.1.into_bytes() });
+        let mut command = Command::new("sh");
+        command.args(["-c", LIMITS, "sh", env!("CARGO_BIN_EXE_ghostlab")]).args(arguments);
+        command.current_dir(world.folder.path()).env("XDG_DATA_HOME", world.path(".user")).output().unwrap()
+    }
+
+    /// Returns what is wrong, if the program does not exit with code 2 and name the file, the field and the limit.
+    fn fault(&self) -> Option<String> {
+        let world = World::new();
+        let begun = Instant::now();
+        let output = self.score(&world);
+        let text = String::from_utf8_lossy(&output.stderr);
+        let file = match self.place.as_str() {
+            "chat_template" => "chat_template.jinja",
+            "group" => ".yaml:2",
+            "rows.json.gz" | "rows.jsonl.gz" | "rows.jsonl" => &self.place,
+            _ => "t.yaml",
+        };
+        let limited = ["at most", "a number from 1 to", "recursion limit", "is too large"];
+        let is_field = ["doc_to_text", "doc_to_target", "doc_to_choice", "description"].contains(&self.place.as_str());
+        let is_named =
+            text.contains(&self.place) || text.contains("a prompt") || text.contains("(line 1 of the template)");
+        let wanted = [
+            (output.status.code() == Some(2), "exit code 2"),
+            (begun.elapsed() < HANGS, "an end"),
+            (text.contains(file), "the file"),
+            (limited.iter().any(|words| text.contains(words)), "a limit"),
+            (!is_field || is_named, "the field"),
+        ];
+        let lacking: Vec<&str> = wanted.into_iter().filter(|(is, _)| !is).map(|(_, what)| what).collect();
+        let lacking = lacking.join(", ");
+        (!lacking.is_empty()).then(|| format!("{} lacks {lacking}: {}\n{text}", self.name, output.status))
+    }
+}
+
+fn definition() -> Map<String, Value> {
+    let definition = json!({
+        "task": "t", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}}, "test_split": "test",
+        "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_choice": ["w1", "w2"], "doc_to_target": "label",
+    });
+    definition.as_object().unwrap().clone()
+}
+
+fn zipped(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn cases(file: &str) -> Vec<Case> {
+    serde_json::from_value(read_json(&fixture("untrusted").join(file))).unwrap()
+}
+
+fn refused(of: impl Fn(&Case) -> bool) {
+    let cases: Vec<Case> = cases("refused.json").into_iter().filter(of).collect();
+    assert!(!cases.is_empty());
+    let faults: Vec<String> = cases.iter().filter_map(Case::fault).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn hostile_templates_are_refused_within_limits() {
+    refused(|case| {
+        case.place != "chat_template" && case.place != "definition" && case.place != "group" && !case.is_rows()
+    });
+}
+
+#[test]
+fn hostile_chat_templates_are_refused_within_limits() {
+    refused(|case| case.place == "chat_template");
+}
+
+#[test]
+fn hostile_definitions_are_refused_within_limits() {
+    refused(|case| case.place == "definition" || case.place == "group");
+}
+
+#[test]
+fn hostile_rows_are_refused_within_limits() {
+    refused(Case::is_rows);
+}
+
+#[test]
+fn definitions_with_many_keys_are_scored_within_limits() {
+    for case in cases("accepted.json") {
+        let output = case.score(&World::new());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{}: {}\n{text}", case.name, output.status);
+    }
+}
+
+/// The fixtures hold every case that was reported, word for word.
+#[test]
+fn every_reported_case_is_among_the_fixtures() {
+    let Some(folder) = shared("cases/turn4-faults") else { return };
+    let known = [cases("refused.json"), cases("accepted.json")].concat();
+    let templates: Vec<Value> = serde_json::from_value(read_json(&folder.join("templates.json"))).unwrap();
+    for (template, key) in templates.iter().flat_map(|template| [(template, "text"), (template, "larger")]) {
+        let text = match &template[key] {
+            Value::Null => continue,
+            Value::String(text) => text.clone(),
+            parts => serde_json::from_value::<Case>(parts.clone()).unwrap().text(),
+        };
+        assert!(known.iter().any(|case| case.text() == text), "{}, {key}", template["name"]);
+    }
+    let definitions = read_json(&folder.join("definitions.json"))["cases"].clone();
+    let rows = read_json(&folder.join("rows.json"));
+    for case in definitions.as_array().into_iter().chain(rows.as_array()).flatten() {
+        assert!(known.iter().any(|known| case["name"] == known.name.as_str()), "{}", case["name"]);
+    }
+}
+
+/// A run that is stopped while a child computes ends, and leaves no child.
+#[cfg(target_os = "linux")]
+#[test]
+fn stopping_a_run_ends_the_child_that_tries_its_inputs() {
+    let slow = Case { place: "doc_to_text".to_owned(), ..cases("refused.json").into_iter().find(is_slow).unwrap() };
+    let world = World::new();
+    let mut definition = definition();
+    definition.insert(slow.place.clone(), json!(slow.text()));
+    world.write("t.yaml", Value::Object(definition).to_string());
+    world.write("rows.jsonl", "{\"q\":\"w1\",\"label\":0}\n");
+    let mut run = world.command(&["score", "backbone", "--tasks", "t.yaml"]).spawn().unwrap();
+    let child = wait_for(|| children(run.id()).into_iter().next());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let gone = || (!std::path::Path::new(&format!("/proc/{child}")).exists() || is_zombie(child)).then_some(());
+    wait_for(gone);
+}
+
+#[cfg(target_os = "linux")]
+fn is_slow(case: &Case) -> bool {
+    case.name == "slow filter in a loop"
+}
+
+#[cfg(target_os = "linux")]
+fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(begun.elapsed() < HANGS, "it did not happen in {HANGS:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns the children of a process that are sandboxes.
+#[cfg(target_os = "linux")]
+fn children(process: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let all = texts.flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>());
+    let is_sandbox = |id: &u32| {
+        std::fs::read(format!("/proc/{id}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("__sandbox"))
+    };
+    all.filter(is_sandbox).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn is_zombie(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}
