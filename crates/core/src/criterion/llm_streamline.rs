@@ -3,15 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
+use super::rule::{Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, READS_FIRST_SEQUENCES, Selection, at_most};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build).label("LLM-Streamline").short("streamline");
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build)
+    .label("LLM-Streamline")
+    .short("streamline")
+    .deviations(READS_FIRST_SEQUENCES);
 
 /// The one block whose two ends are most alike; the first and the last layer stay.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -12,6 +12,7 @@ mod sleb;
 #[path = "../../templates/criterion.rs"]
 mod template;
 
+use crate::deviation::PruneCase;
 use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
@@ -51,6 +52,11 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Op
 /// The version of what a criterion gives; 1 of a name that is no criterion's.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+}
+
+/// Returns what the official code of a criterion does otherwise in a case.
+pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
+    options::deviations(name, ENTRIES, case)
 }
 
 /// The names of all criteria and what their options are.

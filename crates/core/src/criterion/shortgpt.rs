@@ -3,14 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most, build};
+use super::rule::{
+    Cosine, Criterion, CriterionEntry, Evidence, PruneSpec, READS_FIRST_SEQUENCES, Selection, at_most, build,
+};
 use crate::calibrate::Pair;
 use crate::error::Result;
 
 const NAME: &str = "shortgpt";
 const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>).label("ShortGPT");
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>)
+    .label("ShortGPT")
+    .deviations(READS_FIRST_SEQUENCES);
 
 /// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -20,6 +20,7 @@ mod template;
 
 use serde_json::Value;
 
+use crate::deviation::PruneCase;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
@@ -111,6 +112,11 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Opt
 /// The version of what a recovery gives; 1 of a name that is no recovery's.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+}
+
+/// Returns what the official code of a recovery does otherwise in a case.
+pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
+    options::deviations(name, ENTRIES, case)
 }
 
 /// The names of all recoveries and what their options are.

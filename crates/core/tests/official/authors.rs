@@ -12,7 +12,7 @@ use crate::common::stories::recovery;
 use crate::common::{assert_close, engines, flat, json, numbers, python, relative_error, shared, tensors};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
-use ghostlab_core::corpus::{Tokenizer, Windows};
+use ghostlab_core::corpus::{Tokenizer, Windows, description};
 use ghostlab_core::criterion::{self, Criterion, Evidence, PruneSpec};
 use ghostlab_core::model::{Decoder, Engine, Operator, Program};
 use ghostlab_core::options::Options;
@@ -56,8 +56,7 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
     if !available(&needed) {
         return;
     }
-    let tokenizer = Tokenizer::load(if backbone.is_dir() { backbone.join("tokenizer.json") } else { backbone.into() });
-    let tokenizer = tokenizer.unwrap();
+    let tokenizer = tokenizer(backbone);
     let here = texts.iter().filter(|(_, of)| !text(of, "file").starts_with("(outside)"));
     let group = Group {
         texts: here.map(|(name, of)| (name.as_str(), evaluation_windows(&tokenizer, of))).collect(),
@@ -68,6 +67,21 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
     };
     assert!(!group.texts.is_empty());
     load(backbone).iter().for_each(|engine| group.compare(&**engine));
+}
+
+/// The tokenizer that the official code ran with. Of a GGUF file it is what transformers makes of it, which splits no digits off
+/// before it splits words; SmolLM2's own tokenizer and llama.cpp do.
+fn tokenizer(backbone: &Path) -> Tokenizer {
+    if backbone.is_dir() {
+        return Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
+    }
+    let mut file: Value = serde_json::from_slice(&description(backbone).unwrap()).unwrap();
+    file["pre_tokenizer"] =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    std::fs::write(&path, file.to_string()).unwrap();
+    Tokenizer::load(&path).unwrap()
 }
 
 impl Group<'_> {
