@@ -129,10 +129,15 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
 #[test]
 fn gguf_file_is_taken_as_a_model() {
     let world = world();
+    // A tokenizer that llama.cpp's files have a place for.
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
     world.write(
         "grid.yaml",
-        "backbones: {tiny: {path: backbone}}\nbackbone: tiny\ncorpora: {test: {path: test.jsonl, rule: ptb}}\n\
-         evaluate: {perplexity: {corpus: test, length: 64}}\n",
+        format!(
+            "backbones: {{tiny: {{path: {}}}}}\nbackbone: tiny\ncorpora: {{test: {{path: test.jsonl, rule: ptb}}}}\n\
+             evaluate: {{perplexity: {{corpus: test, length: 64}}}}\n",
+            model.display()
+        ),
     );
     said(&world, &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", "tiny.gguf"], 0);
     let (out, _) = said(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "own.yaml"], 0);
