@@ -27,7 +27,7 @@ fn main() {
         folders = ["table2", "seeds", "beyond", "table3"].map(|name| results.join(name).join("tiny")).to_vec();
     }
     println!(
-        "| grid | candidates × items | best survives | winner near | items % | items × layers % | survivors | tie parted | curse |"
+        "| grid | candidates × items | best survives | winner near | items % | items × layers % | survivors | tie parted | race − held-out |"
     );
     println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let mut all: BTreeMap<(&str, String), Vec<Simulated>> = BTreeMap::new();
@@ -45,7 +45,7 @@ fn main() {
                 100.0 * of.layers,
                 of.survivors,
                 if kind == "both" { "—".to_owned() } else { format!("{:.3}", of.parted) },
-                of.curse
+                of.selection_bias
             );
             let artifact = known.name.split(' ').next().unwrap_or_default().to_owned();
             all.entry((kind, artifact)).or_default().push(of);

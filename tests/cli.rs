@@ -171,6 +171,63 @@ fn a_tokenizer_larger_than_the_embedding_is_refused() {
 }
 
 #[test]
+fn explain_names_deviations_of_the_official_code() {
+    let world = World::new();
+    for (cell, expected) in [
+        ("streamline-1.linearpatch-diag", Some("the official code divides LinearPatch's sums by 128")),
+        ("streamline-1.ghosted", None),
+    ] {
+        let output = world.ghostlab(&["explain", "grid.yaml", cell]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(
+            text.lines().filter(|line| line.starts_with("the official code")).count(),
+            usize::from(expected.is_some())
+        );
+        assert!(expected.is_none_or(|words| text.contains(words)), "{text}");
+    }
+}
+
+#[test]
+fn more_calibration_tokens_than_text_are_noted() {
+    let world = World::new();
+    for (sequences, noted) in [("8", false), ("200", true)] {
+        let sequences = format!("calibration.sequences={sequences}");
+        let log = world.runs(&["--set", &sequences, "--set", "recovery=[none]", "--set", "depth=[1]"]);
+        let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000: its windows overlap 2.1-fold";
+        assert_eq!(log.contains(note), noted, "{log}");
+    }
+}
+
+#[test]
+fn missing_tokenizer_is_named_with_its_grid_line_and_remedy() {
+    let world = World::new();
+    std::fs::remove_file(world.path("backbone/tokenizer.json")).unwrap();
+    world.refuses(&[], 3, &["the model has no tokenizer.json", "grid.yaml:2", "tokenizer.save_pretrained"]);
+}
+
+#[test]
+fn lfs_pointer_in_place_of_a_model_file_is_named() {
+    let pointer =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12345\n";
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let world = World::new();
+        world.write(&format!("backbone/{file}"), pointer);
+        world.refuses(&[], 3, &["Git LFS pointer", file, "git lfs pull"]);
+    }
+}
+
+#[test]
+fn text_limit_stands_at_the_end_of_help() {
+    let world = World::new();
+    for command in ["run", "man", "completions"] {
+        let help = String::from_utf8(world.ghostlab(&[command, "-h"]).stdout).unwrap();
+        let (before, after) = help.split_once("Limits:").unwrap();
+        assert!(!before.contains("--text <GB>") && after.contains("--text <GB>"), "{help}");
+    }
+}
+
+#[test]
 fn a_corpus_too_short_for_one_window_is_refused() {
     let world = World::new();
     world.write("test.jsonl", format!("{}\n", json!({"text": "w1 w2 w3"})));

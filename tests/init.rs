@@ -114,10 +114,39 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(text.contains("calibration: {corpus: train, ") && text.contains("- {corpus: test, length: "), "{text}");
     let (run, _) = said(&world, &["run", "own.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl test@"), "{run}");
+    let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "one.yaml"], 0);
+    let text = std::fs::read_to_string(world.path("one.yaml")).unwrap();
+    assert!(log.contains("`train` is both calibrated on and scored"), "{log}");
+    assert!(text.contains("# train is calibrated on too") && text.contains("- {corpus: train, length: "), "{text}");
+    let two = std::fs::read_to_string(world.path("own.yaml")).unwrap();
+    assert!(!two.contains("calibrated on too") && !two.contains("- {corpus: train, length: "), "{two}");
     world.write("short.txt", "w1 w2 w3");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "short.txt", "--to", "x.yaml"], 2);
     assert!(log.contains("short.txt") && log.contains("too short"), "{log}");
     assert!(!world.path("x.yaml").exists());
+}
+
+#[test]
+fn gguf_file_is_taken_as_a_model() {
+    let world = world();
+    // A tokenizer that llama.cpp's files have a place for.
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones: {{tiny: {{path: {}}}}}\nbackbone: tiny\ncorpora: {{test: {{path: test.jsonl, rule: ptb}}}}\n\
+             evaluate: {{perplexity: {{corpus: test, length: 64}}}}\n",
+            model.display()
+        ),
+    );
+    said(&world, &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", "tiny.gguf"], 0);
+    let (out, _) = said(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "own.yaml"], 0);
+    assert!(out.contains("own.yaml: a grid of tiny"), "{out}");
+    said(&world, &["plan", "own.yaml"], 0);
+    let (_, log) = said(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "tiny.gguf", "--force"], 2);
+    assert!(log.contains("which is read"), "{log}");
+    let (_, log) = said(&world, &["init", "train.txt", "--to", "x.yaml"], 3);
+    assert!(log.contains("there is no model") && log.contains(".gguf"), "{log}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 
 /// Tokens that a run computed itself, those aside that operators are solved from: they are read again where one is missing.
 fn computed(events: &[Value]) -> u64 {
-    let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.starts_with("solve "));
+    let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.contains(": solve "));
     let solving: Vec<&Value> = of_kind(events, "started").into_iter().filter(solves).map(|job| &job["job"]).collect();
     let own = of_kind(events, "advanced").into_iter().filter(|event| event["elsewhere"] == false);
     let own = own.filter(|event| !solving.contains(&&event["job"]));

@@ -96,14 +96,40 @@ fn the_race_sees_the_items_of_its_order_and_the_judgement_those_that_it_never_sa
     let best = best
         .min_by(|a, b| a["scores"][0]["mean"].as_f64().unwrap().total_cmp(&b["scores"][0]["mean"].as_f64().unwrap()));
     assert_eq!(best.unwrap()["cell"], winner);
-    let curse = found["winners_curse"][0].as_f64().unwrap();
-    let [raced, judged] = ["candidates", "judged"].map(|of| {
-        let own = found[of].as_array().unwrap().iter().find(|of| of["cell"] == winner).unwrap();
-        own["scores"][0]["mean"].as_f64().unwrap()
-    });
-    assert!((curse - (judged - raced)).abs() < 1e-12, "a loss that is less in the race is better there");
+    // The winner's lead: plain removal of its layers, scored on the same items of the race and on the same held-out ones.
+    let of = candidates.iter().find(|of| of["cell"] == winner).unwrap();
+    let plain = format!("{}.none", winner.rsplit_once('.').unwrap().0);
+    let seen = of["items"].as_u64().unwrap() as usize;
+    for (items, key) in [(&order[..seen], "raced"), (&order[last..], "held_out")] {
+        let mean_of = |cell: &str| {
+            let losses = losses(cell);
+            mean(&items.iter().map(|&at| losses[at]).collect::<Vec<_>>())
+        };
+        let lead = found["leads"][0][key]["mean"].as_f64().unwrap();
+        assert!((lead - (mean_of(&plain) - mean_of(winner))).abs() < 1e-12, "{key}: {lead}");
+    }
+    // Differences are of items that both saw.
+    for candidate in candidates.iter().filter(|of| of["cell"] != winner) {
+        let rival = candidate["fate"]["out"]["rival"].as_str().unwrap_or(winner);
+        let (own, theirs) = (losses(candidate["cell"].as_str().unwrap()), losses(rival));
+        let common = candidate["items"].as_u64().unwrap() as usize;
+        let expected = mean(&order[..common].iter().map(|&at| own[at] - theirs[at]).collect::<Vec<_>>());
+        let beyond = candidate["beyond"][0]["mean"].as_f64().unwrap();
+        assert!((beyond - expected).abs() < 1e-12, "{candidate}: {expected}");
+        assert!(
+            candidate["fate"] == "survived" || beyond > 0.0,
+            "a candidate that left is worse than its rival: {candidate}"
+        );
+    }
     assert!(answer["sentences"][0].as_str().unwrap().starts_with(winner));
-    assert!(files(&world)["search.md"].starts_with(b"## tiny, layers=1: loss on long@64"));
+    let written: Vec<String> = files(&world).into_keys().filter(|name| name.starts_with("search")).collect();
+    assert_eq!(written, ["search.json", "search.md"]);
+    let report = String::from_utf8(files(&world)["search.md"].clone()).unwrap();
+    assert!(report.starts_with("## tiny, layers=1: loss on long@64"), "{report}");
+    assert!(report.contains("The winner's lead over plain removal (loss): +"), "{report}");
+    let names: Vec<&str> = report.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    assert!(names.iter().any(|name| *name == winner.strip_prefix("tiny.").unwrap()), "{names:?}");
+    assert!(names.iter().all(|name| name.chars().count() <= 40), "{names:?}");
 }
 
 #[test]
@@ -307,6 +333,8 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
         let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
         assert_eq!(answer["prompt"], prompt.replace('x', "×"));
         let of = answer["candidates"][0].clone();
+        let calibration = of["calibration"].as_str().unwrap();
+        assert!(calibration.ends_with(":8x64@0"), "operators are solved on all sequences, as in grids: {calibration}");
         (of["speedup"].as_f64().unwrap(), of["milliseconds"].as_f64().unwrap())
     };
     let (read, decoded) = (line("16x1"), line("16x1+32"));

@@ -175,7 +175,7 @@ fn an_array_of_three_workers_does_each_chunk_once_and_agrees_with_one_process() 
     let submitted = submit(&world, "3", 200, &[], &[]);
     at_work(&world, 2);
     let status = text(&world.ghostlab(&["status"]));
-    assert!(status.contains("workers alive") && status.contains(&format!("job {}_", submitted.array)), "{status}");
+    assert!(status.contains(" alive") && status.contains(&format!("job {}_", submitted.array)), "{status}");
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
     assert!(text(&again).contains("nothing is added"), "{}", text(&again));
     agrees(&world, &submitted);
@@ -318,7 +318,7 @@ fn workers_go_on_while_the_controller_is_away() {
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = text(&world.ghostlab(&["status"]));
-    assert!(status.contains("the scheduler tells nothing") && status.contains("workers alive"), "{status}");
+    assert!(status.contains("the scheduler tells nothing") && status.contains(" alive"), "{status}");
     until("the grid is not done", || text(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
     until("the controller does not come back", || Command::new("squeue").output().unwrap().status.success());

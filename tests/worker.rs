@@ -30,7 +30,7 @@ fn events(output: &Output) -> Vec<Value> {
 /// Tokens that a process computed itself, those aside that operators are solved from: they are read again where one is missing.
 fn computed(events: &[Value]) -> u64 {
     let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
-    let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.starts_with("solve "));
+    let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.contains(": solve "));
     let solving: Vec<&Value> = of("started").filter(solves).map(|job| &job["job"]).collect();
     let own = of("advanced").filter(|event| event["elsewhere"] == false && !solving.contains(&&event["job"]));
     own.map(|event| event["tokens"].as_u64().unwrap()).sum()
@@ -278,7 +278,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert!(log(&output).contains("this worker left"), "{}", log(&output));
     let shown = status(&world);
-    assert!(shown.contains("1 workers alive (1 ended)"), "{shown}");
+    assert!(shown.contains("1 worker alive (1 ended)"), "{shown}");
     signal(&one, "-KILL");
     one.wait().unwrap();
 }

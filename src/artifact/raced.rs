@@ -1,5 +1,5 @@
-//! What searches leave: their report in Markdown and JSON, quality against speed and against bytes as figures; and an artifact of
-//! races: each search beside what another artifact has of the same cells, scored on all items.
+//! What searches leave: their report in Markdown and JSON; and an artifact of races: each search beside what another artifact has of
+//! the same cells, scored on all items.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::Artifact;
 use super::catalogue::printed;
-use super::figure::{Axis, Dot, Drawing, Figure, Pareto, Plot, Surroundings, Width};
 use super::files::FinishedRun;
 use super::folder::{Published, ResultsFolder};
 use super::page_part::{PagePart, raced_sheet};
@@ -148,15 +147,15 @@ impl<'a> Raced<'a> {
     }
 
     /// The files that may come of it, by name, before anything is known of the races.
-    pub fn files(artifact: &Artifact, searches: usize) -> Vec<String> {
+    pub fn files(artifact: &Artifact) -> Vec<String> {
         let own = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
-        search_names(&artifact.name, searches).into_iter().chain(own).collect()
+        search_names(&artifact.name).into_iter().chain(own).collect()
     }
 
     /// Writes its files into the artifact's folder. `dense` are the whole backbones, read from the store: on what and by what it ran.
     ///
     /// # Errors
-    /// A drawing that fails, or a folder that cannot be written to.
+    /// A folder that cannot be written to.
     pub fn publish(
         &self,
         artifact: &Artifact,
@@ -218,76 +217,18 @@ fn row_label(cell: &Cell) -> String {
 /// The files of some searches, by name.
 ///
 /// # Errors
-/// A drawing that fails.
+/// A search that has no JSON form.
 pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)>> {
     let json = serde_json::to_string_pretty(found)
         .map_err(|error| Error::job("a search has no JSON form").found(error.to_string()))?;
     let report: Vec<String> = found.iter().map(Found::markdown).collect();
-    let mut files = vec![
+    Ok(vec![
         (format!("{name}.json"), (json + "\n").into_bytes()),
         (format!("{name}.md"), report.join("\n").into_bytes()),
-    ];
-    for (at, one) in found.iter().enumerate() {
-        for (form, drawing) in paretos(one)? {
-            let number = if found.len() > 1 { format!("-{}", at + 1) } else { String::new() };
-            let base = format!("{name}{number}-{form}");
-            files.extend(drawing.forms().map(|(ending, bytes)| (format!("{base}.{ending}"), bytes.to_vec())));
-        }
-    }
-    Ok(files)
+    ])
 }
 
-/// The names that [`search_files`] may give, before anything is known of the searches.
-pub fn search_names(name: &str, searches: usize) -> Vec<String> {
-    let numbers: Vec<String> = match searches {
-        1 => vec![String::new()],
-        several => (1..=several).map(|at| format!("-{at}")).collect(),
-    };
-    let figures = numbers.iter().flat_map(|number| ["speed", "bytes"].map(|form| format!("{name}{number}-{form}")));
-    let figures = figures.flat_map(|base| Drawing::ENDINGS.map(|ending| format!("{base}.{ending}")));
-    [format!("{name}.json"), format!("{name}.md")].into_iter().chain(figures).collect()
-}
-
-/// What a candidate has on the axis to the right.
-type Along = fn(&Candidate) -> f64;
-
-/// Quality against speed, and against bytes.
-fn paretos(found: &Found) -> Result<Vec<(&'static str, Drawing)>> {
-    let Some(objective) = found.objectives.first() else { return Ok(Vec::new()) };
-    let accuracy = objective.name == "accuracy";
-    let y = match accuracy {
-        true => Axis { label: "Accuracy in the race".into(), unit: "%".into(), ..Axis::default() },
-        false => Axis { label: "Loss in the race, less is better".into(), unit: "nats".into(), ..Axis::default() },
-    };
-    let forms: [(&str, &str, &str, Along); 2] = [
-        ("speed", "Speedup by the cost model", "×", |of| of.costs.speedup),
-        ("bytes", "Weights", "MB", |of| of.costs.bytes as f64 / 1e6),
-    ];
-    let mut drawings = Vec::new();
-    for (form, label, unit, x) in forms {
-        let dot = |of: &Candidate| {
-            let score = of.scores.first()?;
-            // A method's look goes by its name without options.
-            let method = of.recovery.split(['{', '(']).next().unwrap_or_default().to_owned();
-            let faint = of.fate != Fate::Survived;
-            let label = crate::recovery::label(&method).to_owned();
-            Some(Dot { label, method, x: x(of), y: score.mean, error: score.half, faint })
-        };
-        let around = Surroundings {
-            title: found.title(),
-            description: format!("{} Each candidate's {} against: {label}.", found.sentence(), objective.name),
-            heading: format!("{}, {}", found.backbone, found.budget),
-            note: "Whiskers: 95 % intervals on the items that each saw. Faint: out of the race.".into(),
-            width: Width::Column,
-        };
-        let plot = Plot::Pareto(Pareto {
-            x: Axis { label: label.into(), unit: unit.into(), ..Axis::default() },
-            y: y.clone(),
-            dots: found.candidates.iter().filter_map(dot).collect(),
-        });
-        if found.candidates.iter().any(|of| !of.scores.is_empty()) {
-            drawings.push((form, Figure { around, plot }.draw()?));
-        }
-    }
-    Ok(drawings)
+/// Returns the names of [`search_files`].
+pub fn search_names(name: &str) -> Vec<String> {
+    ["json", "md"].map(|ending| format!("{name}.{ending}")).to_vec()
 }

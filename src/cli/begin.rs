@@ -17,14 +17,14 @@ use ghostlab_store::{Shared, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where the models are: the folder of one (config.json, tokenizer.json, *.safetensors), or one that holds such folders,
-    /// also as `org/name`.
+    /// Where the models are: the folder of one (config.json, tokenizer.json, *.safetensors), a .gguf file, or a folder that holds
+    /// such folders and files, also as `org/name`.
     #[arg(default_value = ".")]
     folder: PathBuf,
     /// The file to write.
     #[arg(long, value_name = "FILE", default_value = "grid.yaml")]
     to: PathBuf,
-    /// A text to calibrate on and to score, .txt, .jsonl, .jsonl.gz or .parquet; of several the first is calibrated on.
+    /// A text, .txt, .jsonl, .jsonl.gz or .parquet: of several the first is calibrated on and the others are scored.
     /// Without one, the invented texts and tasks that come with the program are taken.
     #[arg(long = "corpus", value_name = "FILE")]
     corpora: Vec<PathBuf>,
@@ -47,6 +47,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for (folder, error) in starter.left_out() {
         note!("left out: {}: {}", folder.display(), error.one_line());
         left_out.push(Refused::new(shown(folder), error));
+    }
+    if let Some(text) = starter.scored_calibration() {
+        note!(
+            "`{text}` is both calibrated on and scored, so its perplexity is too low: name a second text with --corpus"
+        );
     }
     let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::show(begun, Answer::Init, |of| println!("{}: a grid of {}", of.file, of.models.join(", ")))?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
@@ -22,7 +22,7 @@ use crate::grid::Grid;
 use crate::identity::ComputeId;
 use crate::model::EngineRequest;
 use crate::plan::{KeepSet, Plan, engines_of};
-use crate::quantity::Days;
+use crate::quantity::{Days, counted};
 use crate::stage;
 use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
@@ -123,7 +123,7 @@ fn list(listing: &Listing, all: bool) {
     print!("{}", columns(&rows, &[1, 2, 3]));
     if listing.journals.count > 0 {
         let Files { count, bytes: size } = listing.journals;
-        println!("unfinished work: {count} journals, {}; a run goes on from there", bytes(size));
+        println!("unfinished work: {}, {}; a run resumes from there", counted(count, "journal"), bytes(size));
     }
     let dead = "left by dead processes; the next run removes them";
     for (drafts, what) in [(&listing.drafts, "being written"), (&listing.dead_drafts, dead)] {
@@ -158,10 +158,10 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         println!("{} of {} artifacts are whole", of.artifacts - of.damaged.len(), of.artifacts);
         if repair {
             let count = of.damaged.len();
-            println!("{count} damaged artifacts were removed; the next run that needs them makes them anew");
+            println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));
             let strays = of.strays.iter().filter(|stray| stray.removed).count();
             if strays > 0 {
-                println!("{strays} things were removed that are no files of the store");
+                println!("removed {} of unknown origin from the store", counted(strays, "file"));
             }
             let records = of.records.iter().filter(|record| record.removed).count();
             if records > 0 {
@@ -254,7 +254,7 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
 /// What would go, before anybody is asked.
 fn to_delete(clearing: &Clearing) {
     if clearing.in_use > 0 {
-        println!("{} artifacts stay because a run that goes on made them or will read them", clearing.in_use);
+        println!("kept {}: a running job made or needs them", counted(clearing.in_use, "artifact"));
     }
     let others =
         [(&clearing.dead_drafts, "drafts of dead processes"), (&clearing.programs, "programs of jobs that are over")];
@@ -297,10 +297,7 @@ fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, B
         for profile in profiles {
             let away = |error: Error| match profile {
                 Some(name) if gc.profile.is_empty() && error.kind() == error::ErrorKind::Missing => {
-                    Error::missing(format!("what the grid uses under its profile `{name}` cannot be looked up"))
-                        .at(file.display().to_string())
-                        .found(error.one_line())
-                        .hint("nothing was deleted; `--profile NAME` keeps what is used under that profile only")
+                    profile_away(gc, file, name, &error)
                 }
                 _ => error,
             };
@@ -312,6 +309,24 @@ fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, B
         }
     }
     Ok((kept, unknown))
+}
+
+/// The error for a profile whose inputs are not here: what it uses in the store is unknown.
+fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
+    let here = Grid::profiles(file).unwrap_or_default();
+    let here: Vec<String> = here
+        .into_iter()
+        .filter(|profile| Grid::load(file, Some(profile), &gc.overrides).is_ok())
+        .map(|profile| format!("--profile {profile}"))
+        .collect();
+    let hint = match here.as_slice() {
+        [] => "bring the inputs, or name a profile to keep with `--profile NAME`".to_owned(),
+        here => format!("keep what other profiles use, and nothing else, with `{}`", here.join(" ")),
+    };
+    Error::missing(format!("the inputs of profile `{name}` are not here, so what it uses is unknown"))
+        .at(file.display())
+        .found(&error.parts().what)
+        .hint(format!("nothing was deleted; {hint}"))
 }
 
 /// Asks a person; nobody to ask is no.

@@ -15,7 +15,9 @@ use super::out::{columns, plain};
 use crate::error::{Error, Result};
 use crate::identity::Canonical;
 use crate::results::record::Record;
-use crate::results::{Differences, SettingDifference, StoredResults, Unpaired, distinct, settings_that_differ};
+use crate::results::{
+    Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ,
+};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -53,7 +55,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     for part in [settings, data, protocols, engines, aside] {
         print!("{}", part(differences));
     }
-    print!("\n{}{}", values(differences), coinciding(differences));
+    print!("\n{}{}{}", values(differences), alike(differences), coinciding(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
             println!("\nonly in {letter}: {} values, of {}", only.len(), conditions(only).join("; "));
@@ -196,7 +198,6 @@ fn values(differences: &Differences) -> String {
     if differ == 0 {
         return format!("values: all {all} that both have are the same\n");
     }
-    let number = |value: Option<f64>| value.map_or("failed".to_owned(), |value| format!("{value:.4}"));
     // Only of two engines there is something to say.
     let told = !differences.engines.is_empty();
     let head = ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(told.then_some("tolerance"));
@@ -210,16 +211,24 @@ fn values(differences: &Differences) -> String {
         let alike = every().filter(|of| named(&of.first) == named(record)).map(|of| &of.cell).collect::<BTreeSet<_>>();
         if alike.len() > 1 { cell.clone() } else { named(record) }
     };
-    for value in &differences.values {
+    for value in differences.values.iter().filter(|of| !prints_alike(of)) {
         let (a, b) = (value.first.value, value.second.value);
-        let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.4}", b - a));
+        let decimals = decimals(a, b);
+        let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.decimals$}", b - a));
         let paired = match &value.paired {
             Some(of) => format!("{} p = {:.3}", of.test, of.p),
             None if value.same_items => "—".to_owned(),
             None => "not the same items".to_owned(),
         };
         let metric = if several(&value.first.metric) { &value.column } else { &value.first.metric };
-        let row = [called(&value.first, &value.cell), metric.clone(), number(a), number(b), difference, paired];
+        let row = [
+            called(&value.first, &value.cell),
+            metric.clone(),
+            number(a, decimals),
+            number(b, decimals),
+            difference,
+            paired,
+        ];
         let tolerance = match value.beyond {
             Some(true) => "beyond",
             Some(false) => "within",
@@ -230,6 +239,36 @@ fn values(differences: &Differences) -> String {
     let beyond = differences.values.iter().filter(|of| of.beyond == Some(true)).count();
     let beyond = if told { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
     format!("values that differ: {differ} of the {all} that both have{beyond}\n{}", columns(&rows, &[2, 3, 4]))
+}
+
+/// Decimals of the table of values.
+const DECIMALS: usize = 4;
+/// Values that print alike are left out of the table where they are closer than this share of the first.
+const NEGLIGIBLE: f64 = 1e-4;
+
+fn number(value: Option<f64>, decimals: usize) -> String {
+    value.map_or("failed".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+/// Returns the decimals at which two values print differently, [`DECIMALS`] or more.
+fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
+    (DECIMALS..=9).find(|&decimals| number(a, decimals) != number(b, decimals)).unwrap_or(DECIMALS)
+}
+
+/// Whether the two values are equal to a reader of the table.
+fn prints_alike(of: &ValueDifference) -> bool {
+    let (a, b) = (of.first.value, of.second.value);
+    let close = a.zip(b).is_some_and(|(a, b)| (b - a).abs() <= NEGLIGIBLE * a.abs());
+    close && number(a, DECIMALS) == number(b, DECIMALS)
+}
+
+/// Returns the line on values that the table leaves out because they print alike; empty where there is none.
+fn alike(differences: &Differences) -> String {
+    match differences.values.iter().filter(|of| prints_alike(of)).count() {
+        0 => String::new(),
+        1 => "1 of them differs after the fourth decimal only and is left out (`--json` has it)\n".to_owned(),
+        count => format!("{count} of them differ after the fourth decimal only and are left out (`--json` has them)\n"),
+    }
 }
 
 fn named(record: &Record) -> String {
@@ -253,6 +292,18 @@ fn conditions(unpaired: &[Unpaired]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_values_get_more_decimals_until_they_differ() {
+        for (a, b, expected) in [
+            (Some(1.0), Some(2.0), 4),
+            (Some(0.000_011), Some(0.000_033), 5),
+            (Some(1.0), Some(1.0 + 1e-12), 4),
+            (None, Some(1.0), 4),
+        ] {
+            assert_eq!(decimals(a, b), expected, "{a:?} {b:?}");
+        }
+    }
 
     #[test]
     fn a_folder_without_numbers_is_named() {

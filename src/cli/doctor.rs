@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         note!("nothing lacks");
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{lacking} things lack");
+    eprintln!("{}", if lacking == 1 { "1 thing lacks".to_owned() } else { format!("{lacking} things lack") });
     Ok(ExitCode::from(3))
 }
 

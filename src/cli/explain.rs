@@ -57,6 +57,7 @@ fn text(of: &Explanation) {
     println!("{}", of.cell);
     let ExplainedBackbone { name, folder, content } = &of.backbone;
     println!("backbone {name} ({}), content {}", folder.display(), &content[..12]);
+    of.deviations.iter().for_each(|deviation| println!("the official code {deviation}"));
     for artifact in &of.artifacts {
         print!("\n{}\n{}", artifact.what, explained(artifact));
         if let Some(removed) = of.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {

@@ -66,8 +66,14 @@ use crate::quantity::Gigabytes;
 #[derive(Parser)]
 #[command(name = "ghostlab", version, about, long_about = None)]
 struct Arguments {
-    /// Most gigabytes of text that a file may hold or unpack to; a row of JSON, or a task's file, may have a tenth of it.
-    #[arg(long, value_name = "GB", global = true, default_value_t = Gigabytes::of_bytes(TextLimit::DEFAULT))]
+    /// Maximum size of a text file in GB, after decompression (a tenth of that per JSON row or task file).
+    #[arg(
+        long,
+        value_name = "GB",
+        global = true,
+        default_value_t = Gigabytes::of_bytes(TextLimit::DEFAULT),
+        help_heading = "Limits"
+    )]
     text: Gigabytes,
     #[command(flatten)]
     form: answer::Form,

@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result, hidden, printable};
+use crate::quantity::counted;
 
 thread_local! {
     /// What this thread says on standard output and standard error, where that is kept and not written.
@@ -158,7 +159,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 
 /// `1 cell`, `57 cells`
 pub(super) fn cells(count: usize) -> String {
-    if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
+    counted(count, "cell")
 }
 
 /// `2.3 TFLOP`

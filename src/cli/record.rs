@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::exec::RunSettings;
 use crate::files::output::{Input, OutputFile};
 use crate::files::regular;
+use crate::quantity::counted;
 use crate::verify::{self, Check, FolderCheck, Verification, VerifyRequest, Work};
 use crate::{hub, installed, stage};
 use ghostlab_store::Store;
@@ -103,9 +104,11 @@ fn before(work: &Work) -> String {
         return "nothing is computed afresh: what is drawn cannot be found here".to_owned();
     }
     format!(
-        "to compute: {} of {} backbones, {calibrations} calibrations, {chunks} chunks, {}; about {} on this processor",
+        "to compute: {} of {}, {}, {}, {}; about {} on this processor",
         out::cells(*cells),
-        backbones.len(),
+        counted(backbones.len(), "backbone"),
+        counted(*calibrations, "calibration"),
+        counted(*chunks, "chunk"),
         out::flops(*flop),
         out::seconds(flop / probe()),
     )

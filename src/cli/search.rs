@@ -22,7 +22,7 @@ use crate::exec::{self, GridOutcome};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Grid, RacesEntry, Search};
-use crate::quantity::Gigabytes;
+use crate::quantity::{Gigabytes, counted};
 use crate::results::{StoredResults, put};
 use crate::search::{Found, Laboratory, parts, search, took};
 
@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let near = Some(model).filter(|_| is_grid(&arguments.asked.model));
     let target = folder(arguments, &grid, &spec, near);
     apart(target.path(), &home::inputs(&grid, &store))?;
-    target.look(&search_names(NAME, searches.len()))?;
+    target.look(&search_names(NAME))?;
     let lab = Laboratory {
         store: &store,
         settings,
@@ -225,7 +225,7 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
     if searches.is_empty() {
         return Err(Error::bad_input("an artifact of races has no `search`").at(artifact.file.display().to_string()));
     }
-    target.check(&Raced::files(artifact, searches.len()))?;
+    target.check(&Raced::files(artifact))?;
     let run = |grid: &Grid| -> Result<GridOutcome> {
         let outcome = runner.run(grid, target.path())?;
         match outcome.cells.iter().find(|of| runner.stored && of.missing.is_some() && of.failure.is_none()) {
@@ -249,7 +249,7 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         raced.notes().iter().for_each(|note| println!("{note}"));
     }
     let folder = shown(target.path());
-    let put = || format!("{} files written in {folder}", files.len());
+    let put = || format!("wrote {} to {folder}", counted(files.len(), "file"));
     note!("{}: {}", artifact.name, recorded.clone().unwrap_or_else(put));
     Ok(MadeArtifact {
         name: artifact.name.clone(),

@@ -231,11 +231,7 @@ impl SearchArgs {
             }
             let corpus = used.first().map(|of| of["corpus"].clone()).unwrap_or_default();
             let [sequences, length, seed] = size;
-            // The paper's operators are solved on a quarter of the sequences.
-            let operator = sequences.div_ceil(4);
-            calibrations.push(json!({
-                "corpus": corpus, "sequences": sequences, "length": length, "seed": seed, "operator_sequences": operator,
-            }));
+            calibrations.push(json!({"corpus": corpus, "sequences": sequences, "length": length, "seed": seed}));
         }
         let mut search = json!({
             "budget": bounds, "alpha": self.alpha, "seed": self.seed, "prompt": self.prompt,

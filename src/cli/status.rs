@@ -17,6 +17,7 @@ use crate::cluster::{self, JobEnd, Queue, Submission};
 use crate::error::{Error, Result};
 use crate::exec::{FailureView, Overview, PlanView, RunState, RunView, WorkerView};
 use crate::plan::OutlineProgress;
+use crate::quantity::counted;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -81,7 +82,7 @@ fn shared(plan: &PlanView, all: bool) -> String {
         }
         _ => String::new(),
     };
-    lines.push(format!("  {} workers alive{past}{speed}", plan.workers.len()));
+    lines.push(format!("  {} alive{past}{speed}", counted(plan.workers.len(), "worker")));
     const SHOWN: usize = 20;
     let most = if all { plan.workers.len() } else { SHOWN };
     lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", one(worker))));

@@ -11,13 +11,13 @@ use crate::machine;
 use crate::model::check_weights;
 use crate::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
 use crate::quantity::distinct_sizes;
-use crate::stage::tokens::tokenise_missing;
+use crate::stage::tokens::{extent, tokenise_missing};
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Subject};
 use crate::work::context::Conditions;
 use crate::work::event::{Event, Reporter};
 use crate::work::progress;
 use crate::work::settings::RunSettings;
-use ghostlab_store::{InventoryItem, Store};
+use ghostlab_store::{InventoryItem, Lookup, Store};
 
 /// Where a plan is going to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,27 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &A
     for backbone in &plan.backbones {
         check(plan.grid, backbone, reporter)?;
     }
-    tokenise_missing(plan.given(), &plan.backbones, store, reporter, stop)
+    tokenise_missing(plan.given(), &plan.backbones, store, reporter, stop)?;
+    plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
+}
+
+/// Notes calibrations that draw more tokens than their text has: their windows overlap, and say less than as many apart.
+fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
+    for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
+        let Lookup::Whole(object) = store.look(tokens) else { continue };
+        let (windows, corpus_tokens, _) = extent(&object)?;
+        let drawn = windows.saturating_mul(calibration.length);
+        if drawn > corpus_tokens {
+            let text = format!(
+                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}: its windows overlap \
+                 {:.1}-fold on average",
+                backbone.name,
+                drawn as f64 / corpus_tokens.max(1) as f64
+            );
+            reporter.event(Event::Note { text });
+        }
+    }
+    Ok(())
 }
 
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {

@@ -15,6 +15,7 @@ use super::shards::{Stream, WrittenShards};
 use super::weights::CalibratedOn;
 use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
+use crate::files::parts;
 use crate::model::{self, Config, WeightType};
 use crate::tasks::TASKS;
 
@@ -252,6 +253,7 @@ pub(super) fn found_backbones(
             _ => error,
         })?;
         let layers = layers(&path).map_err(|error| error.at(need.place()))?;
+        parts::check_tokenizer(&path).map_err(|error| error.at(need.place()))?;
         Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
     };
     defined.into_iter().map(found).collect()

@@ -94,10 +94,12 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
         YamlError::DuplicateMappingKey { key: Some(key), .. } => {
             format!("the key `{key}` stands twice in the same map")
         }
+        YamlError::NonFiniteFloat { value, .. } => format!("`{value}` is not a finite number"),
         other => format!("this is not valid YAML: {}", UserMessageFormatter.format_message(other)),
     };
     let hint = match error {
         YamlError::DuplicateMappingKey { .. } => "keep one of the two, or make the values a list",
+        YamlError::NonFiniteFloat { .. } => "write a number between -1.8e308 and 1.8e308, or put quotes around a text",
         // The parser points at the value before the tab, where nothing wrong is to be seen.
         _ if message.contains("found a tab") => {
             "indent with spaces: there is a tab here or at the start of the next line"
@@ -224,6 +226,16 @@ mod tests {
     fn the_place_of_an_absent_key_is_that_of_its_map() {
         let root = parse_file("a: {b: 1}\n", Path::new("g.yaml")).unwrap();
         assert_eq!(root.deepest(&[PathStep::Key("a"), PathStep::Key("z")]).place.to_string(), "g.yaml:1:4");
+    }
+
+    #[test]
+    fn number_that_yaml_cannot_hold_gets_a_hint_about_numbers() {
+        for value in [".inf", "-.inf", ".nan", "1e400", "-9e999"] {
+            let error = parse(&format!("a: 1\nb: {value}\n"), "g.yaml").unwrap_err().to_string();
+            assert!(error.contains("g.yaml:2:4") && error.contains("write a number between"), "{value}: {error}");
+            assert!(!error.contains("indentation"), "{value}: {error}");
+        }
+        assert!(parse("b: \"1e400\"\n", "g.yaml").is_ok(), "quoted, it is a text");
     }
 
     #[test]

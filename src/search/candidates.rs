@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::laboratory::{Gains, Laboratory, Track, bare, score};
 use super::race::mean_of_means;
 use super::route::Route;
-use super::{Candidate, Costs, Fate, LeftOut, gigabytes};
+use super::{Candidate, Costs, Fate, LeftOut, Score, gigabytes};
 use crate::error::{Error, Result};
 use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search, Unselectable};
@@ -144,6 +144,7 @@ pub(super) struct Racer {
     pub(super) milliseconds: Option<f64>,
     /// By objective.
     pub(super) gains: Vec<Gains>,
+    pub(super) beyond: Vec<Score>,
     pub(super) fate: Fate,
 }
 
@@ -152,7 +153,7 @@ impl Racer {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|of| !of.is_empty()));
         let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
-        let Self { cell, removed, costs, same, milliseconds, fate, .. } = self;
+        let Self { cell, removed, costs, same, milliseconds, beyond, fate, .. } = self;
         let text = |method: Option<String>| method.unwrap_or_default();
         Candidate {
             criterion: text(cell.criterion.as_ref().map(ToString::to_string)),
@@ -164,6 +165,7 @@ impl Racer {
             costs,
             milliseconds,
             scores,
+            beyond,
             items,
             fate,
         }
@@ -211,6 +213,7 @@ pub(super) fn solved(
                 same: Vec::new(),
                 milliseconds: None,
                 gains: Vec::new(),
+                beyond: Vec::new(),
                 fate: Fate::Survived,
             }),
         }

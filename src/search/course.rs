@@ -3,14 +3,14 @@
 
 use super::candidates::{Racer, candidates, none_meets, solved, winner};
 use super::laboratory::{
-    Gains, Laboratory, Stratum, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed, times,
-    took, tracks,
+    Gains, Laboratory, Stratum, Stretches, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed,
+    times, took, tracks,
 };
 use super::race::{judge, mean_of_means};
 use super::route::{Route, layers};
-use super::{Fate, Found, Judged, Objective, Round, Spent};
+use super::{Fate, Found, Judged, Lead, Objective, Round, Spent, lead};
 use crate::error::{Error, Result};
-use crate::exec::Event;
+use crate::exec::{CellResult, Event};
 use crate::grid::{Cell, Grid, Method, Search};
 use crate::results::distinct;
 use crate::significance::stratified::Stratified;
@@ -48,7 +48,10 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
     measure(grid, spec, lab, &mut racers)?;
     let best = winner(&racers);
-    let (judged, curse) = match best {
+    for at in 0..racers.len() {
+        racers[at].beyond = lead::in_race(&tracks, &racers, at, best);
+    }
+    let (judged, leads) = match best {
         Some(best) => judgement(grid, spec, lab, &tracks, &racers, best, &mut spent)?,
         None => (Vec::new(), Vec::new()),
     };
@@ -75,7 +78,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
         left_out,
         winner,
         judged,
-        winners_curse: curse,
+        leads,
         spent,
     })
 }
@@ -159,7 +162,7 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
     Ok(())
 }
 
-/// Scores winner, runner-up, dense backbone and plain removal on what the race never saw; and the winner's curse.
+/// Scores winner, runner-up, dense backbone and plain removal on held-out items, and plain removal on the race's items too.
 pub(super) fn judgement(
     grid: &Grid,
     spec: &Search,
@@ -168,62 +171,114 @@ pub(super) fn judgement(
     racers: &[Racer],
     best: usize,
     spent: &mut Spent,
-) -> Result<(Vec<Judged>, Vec<f64>)> {
-    let rank = |of: &Racer| {
-        let seen: usize = of.gains.iter().flatten().map(Vec::len).sum();
-        (of.fate == Fate::Survived, seen, mean_of_means(&of.gains[0]))
-    };
-    let others = (0..racers.len()).filter(|&of| of != best && !matches!(racers[of].fate, Fate::Failed { .. }));
-    // Of equals the first.
-    let second = others.rev().max_by(|&a, &b| {
-        let (a, b) = (rank(&racers[a]), rank(&racers[b]));
-        (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
-    });
+) -> Result<(Vec<Judged>, Vec<Lead>)> {
     let winner = &racers[best];
-    let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
-    let known = grid.cells.iter().find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain);
-    let plain = known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain });
+    let plain = plain_removal(grid, winner)?;
     let mut roles = vec![("winner", winner.cell.clone())];
-    roles.extend(second.map(|of| ("runner-up", racers[of].cell.clone())));
+    roles.extend(second(racers, best).map(|of| ("runner-up", racers[of].cell.clone())));
     if winner.cell != plain {
-        roles.push(("plain", plain));
+        roles.push(("plain", plain.clone()));
     }
     roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
-    let cells = distinct(roles.iter().map(|(_, cell)| cell));
-    let draws = |track: &Track, stratum: usize| {
+    let held_out = |track: &Track, stratum: usize| {
         let of = &track.strata[stratum];
         vec![(of.all - of.judged(), of.all)]
     };
-    let (name, evaluate) = (format!("{}.judgement", grid.name), evaluate(spec, tracks, &draws));
+    let cells = distinct(roles.iter().map(|(_, cell)| cell));
+    let scored = scored(grid, spec, lab, tracks, ("judgement", cells), &held_out)?;
+    let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();
+    spent.judged_items = (items * scored.len()) as f64;
+    spent.judged_layers = items as f64 * layers(scored.iter().map(|of| &of.route));
+    let gains_of = |cell: &Cell| scored.iter().find(|of| of.cell == *cell).map(|of| of.gains.as_slice());
+    let Some(won) = gains_of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
+    let judged = |(role, cell): (&str, Cell)| -> Option<Judged> {
+        let gains = gains_of(&cell)?;
+        let scores = tracks.iter().zip(gains).map(|(track, of)| score(Stratified::of(of), mean_of_means(of), track));
+        let beyond = if role == "winner" { Vec::new() } else { lead::beyond(tracks, gains, won) };
+        Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
+    };
+    let judged = roles.into_iter().filter_map(judged).collect();
+    let leads = match gains_of(&plain).filter(|_| winner.cell != plain) {
+        None => Vec::new(),
+        Some(held_out) => {
+            let raced = raced_plain(grid, spec, lab, tracks, racers, (winner, &plain), spent)?;
+            lead::leads(tracks, (&winner.gains, &raced), (won, held_out))
+        }
+    };
+    Ok((judged, leads))
+}
+
+/// Returns the best candidate behind the winner: survivors first, then who saw most items; of equals the first.
+fn second(racers: &[Racer], best: usize) -> Option<usize> {
+    let rank = |of: usize| {
+        let seen: usize = racers[of].gains.iter().flatten().map(Vec::len).sum();
+        (racers[of].fate == Fate::Survived, seen)
+    };
+    let merit = |of: usize| mean_of_means(&racers[of].gains[0]);
+    let others = (0..racers.len()).filter(|&of| of != best && !matches!(racers[of].fate, Fate::Failed { .. }));
+    others.rev().max_by(|&a, &b| rank(a).cmp(&rank(b)).then(merit(a).total_cmp(&merit(b))))
+}
+
+/// Returns the cell that removes the winner's layers and repairs nothing: the grid's own, where there is one.
+fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
+    let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
+    let known = grid.cells.iter().find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain);
+    Ok(known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain }))
+}
+
+/// Scores plain removal on the items of the race, which it may have left early, or never run.
+fn raced_plain(
+    grid: &Grid,
+    spec: &Search,
+    lab: &Laboratory<'_>,
+    tracks: &[Track],
+    racers: &[Racer],
+    (winner, plain): (&Racer, &Cell),
+    spent: &mut Spent,
+) -> Result<Vec<Gains>> {
+    let seen = |gains: &[Gains]| -> usize { gains.iter().flatten().map(Vec::len).sum() };
+    // The winner saw whole rounds of each stratum.
+    let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
+        let rounds = 0..track.schedule.rounds();
+        let stretches = rounds.flat_map(|round| track.schedule.new_in(round, stratum));
+        let at = tracks.iter().position(|of| of.name == track.name).unwrap_or_default();
+        let winner_saw = winner.gains[at][stratum].len();
+        stretches.filter(|(from, _)| *from < winner_saw).collect()
+    };
+    let mut scored = scored(grid, spec, lab, tracks, ("plain", vec![plain.clone()]), &raced)?;
+    let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
+    let known = racers.iter().find(|of| of.cell == *plain || of.same.contains(&plain.name));
+    let new = seen(&plain_scored.gains).saturating_sub(known.map_or(0, |of| seen(&of.gains))) as f64;
+    spent.judged_items += new;
+    spent.judged_layers += new * layers([&plain_scored.route]);
+    Ok(plain_scored.gains)
+}
+
+/// A variant scored on some stretches of the items.
+struct Scored {
+    cell: Cell,
+    route: Route,
+    gains: Vec<Gains>,
+}
+
+/// Scores cells on some stretches of every stratum, as a grid of its own.
+fn scored(
+    grid: &Grid,
+    spec: &Search,
+    lab: &Laboratory<'_>,
+    tracks: &[Track],
+    (name, cells): (&str, Vec<Cell>),
+    draws: &Stretches<'_>,
+) -> Result<Vec<Scored>> {
+    let (name, evaluate) = (format!("{}.{name}", grid.name), evaluate(spec, tracks, draws));
     let own = Grid { cells, name, evaluate, ..grid.clone() };
     let outcome = (lab.run)(&own)?;
-    let mut routes: Vec<Route> = Vec::new();
-    let mut by_cell: Vec<(&Cell, Vec<Gains>)> = Vec::new();
-    for result in &outcome.cells {
+    let read = |result: &CellResult| {
         result.ok()?;
         let mut gains = no_gains(tracks);
         take(&mut gains, tracks, &own.evaluate, result)?;
-        routes.push(Route::of(result.layers, &result.removed, &result.boundaries));
-        by_cell.push((&result.cell, gains));
-    }
-    let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();
-    spent.judged_items = (items * routes.len()) as f64;
-    spent.judged_layers = items as f64 * layers(&routes);
-    let of = |cell: &Cell| by_cell.iter().find(|(known, _)| *known == cell).map(|(_, gains)| gains);
-    let Some(won) = of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
-    let judged = |(role, cell): (&str, Cell)| -> Option<Judged> {
-        let gains = of(&cell)?;
-        let scores = tracks.iter().zip(gains).map(|(track, of)| score(Stratified::of(of), mean_of_means(of), track));
-        let pairs = tracks.iter().zip(gains.iter().zip(won));
-        let beyond = pairs.map(|(track, (own, won))| {
-            let mean = mean_of_means(own) - mean_of_means(won);
-            score(Stratified::paired(own, won), mean, track)
-        });
-        let beyond = if role == "winner" { Vec::new() } else { beyond.collect() };
-        Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
+        let route = Route::of(result.layers, &result.removed, &result.boundaries);
+        Ok(Scored { cell: result.cell.clone(), route, gains })
     };
-    let worse = |(raced, judged): (&Gains, &Gains)| mean_of_means(raced) - mean_of_means(judged);
-    let curse = tracks.iter().zip(winner.gains.iter().zip(won)).map(|(track, of)| track.scale.abs() * worse(of));
-    let curse = curse.collect();
-    Ok((roles.into_iter().filter_map(judged).collect(), curse))
+    outcome.cells.iter().map(read).collect()
 }

@@ -8,6 +8,8 @@
 //! | `race` | who leaves after a round |
 //! | `route` | what candidates share, and so what a round costs |
 //! | `course` | a search from its candidates to its end; what is scored on items that the race never saw |
+//! | `lead` | differences on items that two variants both saw: of a candidate to its rival, of the winner to plain removal |
+//! | `short_name` | candidates' names as its tables print them |
 //! | `report` | its tables as rows of texts, and what it cost in words |
 //!
 //! Here stands what a variant costs by the cost model, and what came of a search: plain data, for the screen, its files and a model card.
@@ -15,9 +17,11 @@
 mod candidates;
 mod course;
 mod laboratory;
+mod lead;
 mod race;
 mod report;
 mod route;
+mod short_name;
 
 pub use candidates::{parts, shallowest};
 pub use course::search;
@@ -32,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::grid::{Budget, Latency};
 use crate::latency::{Prompt, decode_work};
 use crate::model::{Config, EngineChoice, Load, Program, Trie};
+use crate::quantity::counted;
 
 /// A search and its judgement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,8 +65,8 @@ pub struct Found {
     pub winner: Option<String>,
     /// What was scored on items that the race never saw.
     pub judged: Vec<Judged>,
-    /// By objective: how much better the winner looked in the race than in the judgement, in the objective's unit.
-    pub winners_curse: Vec<f64>,
+    /// By objective: how much better the winner is than plain removal of its layers; empty where it is plain removal.
+    pub leads: Vec<Lead>,
     /// What it cost.
     pub spent: Spent,
 }
@@ -112,6 +117,9 @@ pub struct Candidate {
     pub milliseconds: Option<f64>,
     /// Its scores in the race, by objective.
     pub scores: Vec<Score>,
+    /// Less the scores of the rival that beat it, of a survivor those of the winner, on the items that both saw, by objective;
+    /// empty of the winner.
+    pub beyond: Vec<Score>,
     /// Items that it saw.
     pub items: usize,
     /// What became of it.
@@ -125,6 +133,15 @@ pub struct Score {
     pub mean: f64,
     /// Half of the 95 % interval; null of too few items.
     pub half: Option<f64>,
+}
+
+/// The winner's score less plain removal's, signed so that more is better, in the objective's unit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Lead {
+    /// On the items of the race. They chose the winner, so this lead is too large in the mean.
+    pub raced: Score,
+    /// On held-out items.
+    pub held_out: Score,
 }
 
 /// What became of a candidate.
@@ -224,7 +241,7 @@ impl Found {
         let beside: Vec<String> = beside.collect();
         let beside = if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) };
         let sure = match survivors {
-            1 => format!("alone of {} candidates", self.candidates.len()),
+            1 => format!("alone of {}", counted(self.candidates.len(), "candidate")),
             _ => format!("not separated from {} other{}", survivors - 1, if survivors == 2 { "" } else { "s" }),
         };
         format!("{winner}, {sure}{judged}{beside}.")

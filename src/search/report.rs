@@ -1,6 +1,8 @@
 //! A search's tables, as rows of texts, and what it cost in words.
 
-use super::{Candidate, Fate, Found, Judged, Objective, Score};
+use super::short_name::ShortNames;
+use super::{Candidate, Fate, Found, Judged, Lead, Objective, Score};
+use crate::quantity::counted;
 
 impl Found {
     /// What it is: backbone, budget, what it raced on.
@@ -10,47 +12,70 @@ impl Found {
         format!("{}, {}: {}", self.backbone, self.budget, on.join("; "))
     }
 
-    /// Every candidate: survivors, then those that left, the last to leave first.
+    /// Returns a row for every candidate: the winner, survivors, then those that left, the last to leave first.
     pub fn table(&self) -> Vec<Vec<String>> {
+        let names = self.short_names();
         let mut head = ["candidate", "removed", "speedup", "weights"].map(str::to_owned).to_vec();
         let timed = self.candidates.iter().any(|of| of.milliseconds.is_some());
         head.extend(timed.then(|| "measured".to_owned()));
-        head.extend(self.objectives.iter().map(|of| of.name.clone()));
+        head.extend(self.objectives.iter().flat_map(|of| [of.name.clone(), "less its rival's".to_owned()]));
         head.extend(["items", "fate"].map(str::to_owned));
         let mut rows = vec![head];
         let mut order: Vec<&Candidate> = self.candidates.iter().collect();
-        let left = |of: &Candidate| match of.fate {
-            Fate::Survived => (0, 0),
-            Fate::Slow { .. } => (1, 0),
-            Fate::Out { round, .. } => (2, usize::MAX - round),
-            Fate::Failed { .. } => (3, 0),
-        };
-        order.sort_by_key(|of| left(of));
+        order.sort_by_key(|of| self.rank(of));
         for of in order {
-            let same = if of.same.is_empty() { String::new() } else { format!(" (= {})", of.same.join(", ")) };
             let mut row = vec![
-                format!("{}{same}", of.cell),
+                names.of(&of.cell).to_owned(),
                 ranges(&of.removed),
                 format!("{:.3}×", of.costs.speedup),
                 bytes(of.costs.bytes),
             ];
             row.extend(timed.then(|| of.milliseconds.map_or_else(String::new, |time| format!("{time:.2} ms"))));
-            let scored = self.objectives.iter().enumerate();
-            row.extend(scored.map(|(at, objective)| {
-                of.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.said(score))
-            }));
-            row.extend([of.items.to_string(), said(of)]);
+            for (at, objective) in self.objectives.iter().enumerate() {
+                row.push(of.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.said(score)));
+                row.push(of.beyond.get(at).map_or_else(|| "—".to_owned(), |of| objective.difference(of)));
+            }
+            row.extend([of.items.to_string(), self.fate_text(of, &names)]);
             rows.push(row);
         }
         rows
+    }
+
+    /// Returns the place of a candidate in the table.
+    fn rank(&self, candidate: &Candidate) -> (usize, usize) {
+        match candidate.fate {
+            Fate::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
+            Fate::Survived => (1, 0),
+            Fate::Slow { .. } => (2, 0),
+            Fate::Out { round, .. } => (3, usize::MAX - round),
+            Fate::Failed { .. } => (4, 0),
+        }
+    }
+
+    fn short_names(&self) -> ShortNames {
+        let copies = self.candidates.iter().flat_map(|of| of.same.iter());
+        let cells = self.candidates.iter().map(|of| &of.cell).chain(self.judged.iter().map(|of| &of.cell));
+        ShortNames::new(&self.backbone, cells.chain(copies))
+    }
+
+    /// Returns what became of a candidate, in words.
+    fn fate_text(&self, candidate: &Candidate, names: &ShortNames) -> String {
+        match &candidate.fate {
+            Fate::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
+            Fate::Survived => "not separated from the winner".to_owned(),
+            Fate::Out { round, rival, p } => format!("out after round {round}, p {p:.1e} against {}", names.of(rival)),
+            Fate::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
+            Fate::Slow { reason } => reason.clone(),
+        }
     }
 
     /// The judgement, on items that the race never saw.
     pub fn judgement(&self) -> Vec<Vec<String>> {
         let mut head = ["role", "variant"].map(str::to_owned).to_vec();
         head.extend(self.objectives.iter().flat_map(|of| [of.name.clone(), "beyond the winner".to_owned()]));
+        let names = self.short_names();
         let row = |of: &Judged| {
-            let mut row = vec![of.role.clone(), of.cell.clone()];
+            let mut row = vec![of.role.clone(), names.of(&of.cell).to_owned()];
             for (at, objective) in self.objectives.iter().enumerate() {
                 row.push(of.scores.get(at).map_or_else(String::new, |score| objective.said(score)));
                 row.push(of.beyond.get(at).map_or_else(|| "—".to_owned(), |of| objective.difference(of)));
@@ -64,21 +89,23 @@ impl Found {
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
-        lines
-            .extend((survivors > 1).then(|| {
-                format!("Not separated at {}: {survivors} candidates. Their order says nothing.", self.alpha)
-            }));
+        lines.extend((survivors > 1).then(|| {
+            format!("{} are not significantly different (α = {}).", counted(survivors, "candidate"), self.alpha)
+        }));
         if self.candidates.iter().any(|of| of.items != self.candidates[0].items) {
             lines.push(
-                "Scores are of the items that each saw: those of unlike numbers of items are told apart by p alone."
+                "Scores are means over the items that each candidate saw. Compare candidates by their differences to a rival, \
+                 which are means over items that both saw."
                     .to_owned(),
             );
         }
-        for (objective, gap) in self.objectives.iter().zip(&self.winners_curse) {
-            let gap =
-                if objective.name == "accuracy" { format!("{gap:+.2} points") } else { format!("{gap:+.4} nats") };
-            lines.push(format!("Winner's curse ({}): {gap} better in the race than in the judgement.", objective.name));
+        let names = self.short_names();
+        for of in self.candidates.iter().filter(|of| !of.same.is_empty()) {
+            let copies: Vec<&str> = of.same.iter().map(|name| names.of(name)).collect();
+            lines.push(format!("Identical to {}: {}.", names.of(&of.cell), copies.join(", ")));
         }
+        lines.extend(names.without_middle().map(|(short, full)| format!("{short} is {full}.")));
+        lines.extend(self.objectives.iter().zip(&self.leads).map(|(objective, lead)| objective.said_lead(lead)));
         let of = &self.spent;
         let share = |part: f64, all: f64| if all > 0.0 { 100.0 * part / all } else { 0.0 };
         lines.push(format!(
@@ -113,6 +140,16 @@ impl Found {
 }
 
 impl Objective {
+    /// The winner's lead, in one sentence.
+    fn said_lead(&self, lead: &Lead) -> String {
+        format!(
+            "The winner's lead over plain removal ({}): {} on the race's items, which chose it, and {} on held-out items.",
+            self.name,
+            self.difference(&lead.raced),
+            self.difference(&lead.held_out)
+        )
+    }
+
     /// A difference, with its unit and interval.
     fn difference(&self, of: &Score) -> String {
         let Score { mean, half } = *of;
@@ -121,16 +158,6 @@ impl Objective {
             "accuracy" => format!("{mean:+.2}{} points", half(2)),
             _ => format!("{mean:+.4}{} nats", half(4)),
         }
-    }
-}
-
-/// What became of a candidate, in words.
-fn said(of: &Candidate) -> String {
-    match &of.fate {
-        Fate::Survived => "not separated".to_owned(),
-        Fate::Out { round, rival, p } => format!("out after round {round}, p {p:.1e} against {rival}"),
-        Fate::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
-        Fate::Slow { reason } => reason.clone(),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
 use crate::model::Load;
+use crate::quantity::counted;
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Variant};
 use crate::work::context::{CalibrationJob, Context, Hold};
 use crate::work::event::WorkKind;
@@ -152,7 +153,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
         return Ok(());
     }
     let (count, tokens) = (lacking.len(), job.shape.sequences * job.shape.length);
-    let label = format!("solve {count} operators, {}", job.label);
+    let label = format!("{}: solve {}", job.label, counted(count, "operator"));
     let (config, load) = (&job.backbone.config, Load::windows(tokens, job.shape.length));
     let solving = |&(variant, selection, _): &(&Variant, &Selection, _)| {
         let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;

@@ -62,7 +62,7 @@ pub(super) struct Corpus {
     pub(super) generated: bool,
 }
 
-/// Files of somebody's own: the first is calibrated on, all are scored.
+/// Files of the user's own: the first is calibrated on, the others are scored; a single one is both.
 ///
 /// # Errors
 /// A file that cannot be read as a text.
@@ -75,7 +75,8 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
         let free = (1..).map(again).find(|name| texts.iter().all(|text| text.name != *name));
         let name = free.unwrap_or_default();
         let calibrates = texts.is_empty();
-        texts.push(Corpus { name, path: path.clone(), calibrates, scored: true, generated: false });
+        let scored = !calibrates || files.len() == 1;
+        texts.push(Corpus { name, path: path.clone(), calibrates, scored, generated: false });
     }
     Ok(texts)
 }
@@ -108,9 +109,17 @@ const LEVELS: usize = 2;
 /// # Errors
 /// A folder that cannot be read, or in which nothing can be used.
 pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
-    std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
+    let is_model_file = is_gguf(folder) && folder.is_file();
+    let candidates = if is_model_file {
+        vec![folder.to_owned()]
+    } else if folder.is_file() {
+        return Err(none(folder, &[]).found("another file"));
+    } else {
+        std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
+        folders(folder, LEVELS)
+    };
     let (mut models, mut left_out) = (Vec::<Model>::new(), Vec::new());
-    for found in folders(folder, LEVELS) {
+    for found in candidates {
         match Model::read(&found) {
             Ok(model) => models.push(model),
             Err(error) => left_out.push((found, error)),

@@ -94,10 +94,16 @@ impl Starter {
         let is_grid = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
         let listed =
             self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
-        let files = listed.map(|entry| entry.path()).filter(|path| path.is_file() && !is_grid(path));
+        let single = self.models.iter().map(|model| model.path.clone());
+        let files = listed.map(|entry| entry.path()).chain(single).filter(|path| path.is_file() && !is_grid(path));
         let texts = self.corpora.iter().map(|of| Input::new("a text", &of.path));
         let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
         files.map(|file| Input::new("a model's file", file)).chain(texts).chain(tasks).collect()
+    }
+
+    /// The text that is calibrated on and scored too, where there is no other.
+    pub fn scored_calibration(&self) -> Option<&str> {
+        self.corpora.iter().find(|text| text.calibrates && text.scored).map(|text| text.name.as_str())
     }
 
     /// The folders that are left out, each with the reason.
@@ -183,6 +189,7 @@ impl Starter {
             sequences => self.sequences,
             known => grid::tasks().join(", "),
             scored => scored.collect::<Vec<_>>(),
+            scored_calibration => self.scored_calibration(),
         };
         let failed = |error: minijinja::Error| Error::job("a grid cannot be written").found(format!("{error:#}"));
         let mut templates = Environment::new();

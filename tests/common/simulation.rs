@@ -83,8 +83,8 @@ pub struct Simulated {
     pub survivors: f64,
     /// The share of races that part two planted candidates of equal merit.
     pub parted: f64,
-    /// The winner's curse: how much better the winner looks in the race than on items that it never saw, in the mean.
-    pub curse: f64,
+    /// How much better the winner looks in the race than on held-out items, averaged over the orders.
+    pub selection_bias: f64,
 }
 
 /// Runs races in so many orders, each twice: as it is, and with a planted tie.
@@ -127,7 +127,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
         layers: median(&|race| race.layers),
         survivors: mean(&|race| race.alive.len() as f64),
         parted: parted as f64 / seeds as f64,
-        curse: mean(&|race| race.curse),
+        selection_bias: mean(&|race| race.selection_bias),
     })
 }
 
@@ -139,7 +139,7 @@ struct Race {
     exits: Vec<(usize, usize)>,
     items: f64,
     layers: f64,
-    curse: f64,
+    selection_bias: f64,
 }
 
 fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Race> {
@@ -189,8 +189,8 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
         .map(|(raced, judged)| (raced.to_vec(), judged.to_vec()))
         .collect();
     let (raced, judged): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let curse = mean_of_means(&raced) - mean_of_means(&judged);
-    Ok(Race { alive, leader, exits, items: items / (all * candidates), layers: spent / (all * whole), curse })
+    let selection_bias = mean_of_means(&raced) - mean_of_means(&judged);
+    Ok(Race { alive, leader, exits, items: items / (all * candidates), layers: spent / (all * whole), selection_bias })
 }
 
 /// The two best with equal merit: each item's scores go to either by a fair coin. The two.

@@ -4,7 +4,7 @@
 //!
 //! | rooms | what |
 //! | --- | --- |
-//! | [`error`], [`quantity`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, what numbers may be, options, looks, files, numbers |
+//! | [`error`], [`quantity`], [`deviation`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, what numbers may be, where official code departs from its formulas, options, looks, files, numbers |
 //! | [`model`], [`corpus`], [`tasks`] | backbones as programs and the engines that run them, text as windows, questions as requests |
 //! | [`checkpoint`] | a variant as a folder that other programs load |
 //! | [`metric`] | what each kind of number is called, and which way it is better |
@@ -17,6 +17,7 @@ pub mod calibrate;
 pub mod checkpoint;
 pub mod corpus;
 pub mod criterion;
+pub mod deviation;
 pub mod distill;
 pub mod error;
 pub mod evaluate;

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::deviation::{Deviation, PruneCase};
 use crate::error::{Error, Result};
 use crate::style::Style;
 
@@ -50,6 +51,8 @@ pub struct Registered<M: ?Sized> {
     pub version: u32,
     /// What names of cells have of its name.
     pub short: &'static str,
+    /// Where the official code departs from its formula.
+    pub deviations: &'static [Deviation],
     build: Build<M>,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
@@ -89,6 +92,7 @@ impl<M: ?Sized> Registered<M> {
             beyond: false,
             version: 1,
             short: name,
+            deviations: &[],
             build,
             resolve: resolve::<T>,
             schema: schema::<T>,
@@ -134,6 +138,13 @@ impl<M: ?Sized> Registered<M> {
     #[must_use]
     pub const fn short(mut self, short: &'static str) -> Self {
         self.short = short;
+        self
+    }
+
+    /// The same with the deviations of its official code.
+    #[must_use]
+    pub const fn deviations(mut self, deviations: &'static [Deviation]) -> Self {
+        self.deviations = deviations;
         self
     }
 
@@ -231,6 +242,12 @@ pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>
         let names = entries.iter().map(|entry| entry.shown.name);
         Error::bad_input(format!("unknown {what} `{name}`")).none_of(name, names)
     })
+}
+
+/// Returns what the official code of a method does otherwise in a case; nothing of an unknown name.
+pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &PruneCase<'_>) -> Vec<&'static str> {
+    let known = entries.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.deviations);
+    known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
 /// How a method is shown that tables call `name`: the name of an entry, with a colon and a word behind it where an option

@@ -104,6 +104,11 @@ pub(crate) fn number(text: &str) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is no number"))
 }
 
+/// Writes a count with its noun: `1 cell`, `2 cells`. The plural adds an `s`.
+pub fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,5 +155,11 @@ mod tests {
         for text in NONE.into_iter().chain(["100001"]) {
             assert!(text.parse::<Days>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn one_is_singular() {
+        let texts = [0, 1, 2].map(|count| counted(count, "backbone"));
+        assert_eq!(texts, ["0 backbones", "1 backbone", "2 backbones"]);
     }
 }

@@ -11,6 +11,7 @@ mod generate;
 mod gguf;
 mod golden;
 mod gpu;
+mod official;
 mod recovery;
 mod stories;
 mod transformers;

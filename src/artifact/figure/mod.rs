@@ -7,7 +7,6 @@
 //! | 4, error of each channel | [`PanelChart`] |
 //! | 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
-//! | none: quality against speed and memory, of a search | [`Pareto`] |
 //!
 //! A figure becomes a `scene` of shapes in points, which is written as SVG and PDF and which plotters draws as a bitmap: all
 //! have the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
@@ -55,7 +54,7 @@ mod tests;
 
 pub use axis::{Axis, Scale};
 pub use bars::{BarChart, BarValue, Dots, Series};
-pub use curves::{Curves, Dot, Level, Line, Pareto, Point};
+pub use curves::{Curves, Level, Line, Point};
 pub use frame::{Surroundings, Width};
 pub use layers::{DiagramRow, LayerDiagram};
 pub use panels::PanelChart;
@@ -77,7 +76,6 @@ pub enum Plot {
     Dots(Dots),
     Layers(LayerDiagram),
     Panels(PanelChart),
-    Pareto(Pareto),
 }
 
 /// A figure, drawn.
@@ -128,7 +126,6 @@ impl Figure {
             Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
             Plot::Layers(diagram) => diagram.draw(&self.around, &mut scene),
             Plot::Panels(panels) => panels.draw(&self.around, &mut scene),
-            Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
         frame::end(&mut scene, note, below);

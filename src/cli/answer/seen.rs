@@ -8,8 +8,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cluster::{JobEnd, Queue, QueuedJob, Submission};
+use crate::criterion;
+use crate::deviation::PruneCase;
 use crate::exec::Overview;
+use crate::grid::Cell;
 use crate::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
+use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
 
@@ -125,6 +129,8 @@ pub(crate) struct Explanation {
     pub(crate) backbone: ExplainedBackbone,
     /// The layers that it lacks, counted from 0; null where that is not known yet, and for the dense cell.
     pub(crate) removed_layers: Option<Vec<usize>>,
+    /// What the official code of its methods does otherwise: deviations from its formulas that apply to the cell.
+    pub(crate) deviations: Vec<String>,
     /// What it is made from, in the order in which it is made.
     pub(crate) artifacts: Vec<ExplainedObject>,
 }
@@ -191,14 +197,38 @@ impl Explanation {
             add(format!("{}{}", words.what, on.unwrap_or_default()), key);
         }
         let selection = variant.selection.as_ref().and_then(|key| state.selection(key));
-        let (name, folder) = (backbone.name.clone(), backbone.folder.clone());
+        let cell = &plan.grid.cells[variant.cell];
+        let removed_layers = selection.map(|selection| selection.removed.clone());
         Self {
-            cell: plan.grid.cells[variant.cell].to_string(),
-            backbone: ExplainedBackbone { name, folder, content: backbone.content.clone() },
-            removed_layers: selection.map(|selection| selection.removed.clone()),
+            cell: cell.to_string(),
+            backbone: ExplainedBackbone {
+                name: backbone.name.clone(),
+                folder: backbone.folder.clone(),
+                content: backbone.content.clone(),
+            },
+            deviations: deviations(cell, backbone.config.layers, removed_layers.as_deref()),
+            removed_layers,
             artifacts,
         }
     }
+}
+
+/// Returns the deviations of the official code that apply to a cell.
+fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<String> {
+    let Cell { backbone, criterion: Some(rule), depth, recovery: Some(repair), calibration: Some(calibration), .. } =
+        cell
+    else {
+        return Vec::new();
+    };
+    let cut = criterion::PruneSpec { backbone, layers, depth: *depth };
+    let case = PruneCase {
+        sequences: calibration.sequences,
+        operator_sequences: calibration.operator_sequences,
+        one_block: rule.rule.one_block(&cut),
+        removed,
+    };
+    let known = criterion::deviations(&rule.name, &case).into_iter().chain(recovery::deviations(&repair.name, &case));
+    known.map(str::to_owned).collect()
 }
 
 fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedObject {

@@ -9,7 +9,7 @@ use tokenizers::Encoding;
 use super::{gguf, tokenizer_file};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
-use crate::files::{caught, regular};
+use crate::files::{caught, parts, regular};
 
 /// Tokens for each byte of a text, and beside those, at the very most: what gives more is no tokenizer.
 const MOST_PER_BYTE: usize = 64;
@@ -162,6 +162,9 @@ impl Tokenizer {
 pub fn description(path: &Path) -> Result<Vec<u8>> {
     if is_gguf(path) {
         return Ok(gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes());
+    }
+    if path.ends_with("tokenizer.json") && !path.exists() {
+        return Err(parts::no_tokenizer(path));
     }
     regular::read(path)
 }

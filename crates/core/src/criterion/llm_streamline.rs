@@ -3,15 +3,19 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, Selection, check_depth};
+use super::rule::{
+    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, READS_FIRST_SEQUENCES, Selection, check_depth,
+};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build).label("LLM-Streamline").short("streamline");
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build)
+    .label("LLM-Streamline")
+    .short("streamline")
+    .deviations(READS_FIRST_SEQUENCES);
 
 /// Removes the block whose input and output are most similar, and keeps the first and the last layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -14,6 +14,7 @@ mod sleb;
 #[path = "../../templates/criterion.rs"]
 mod template;
 
+use crate::deviation::PruneCase;
 use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
@@ -53,6 +54,11 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Op
 /// Returns the version of a criterion's results, or 1 for an unknown name.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+}
+
+/// Returns the deviations of a criterion's official code in a case.
+pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
+    options::deviations(name, ENTRIES, case)
 }
 
 /// Describes all criteria and their options, for the grid schema and the help.

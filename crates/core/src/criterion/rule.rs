@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{Activations, HookPoint, Pair, Similarities, SimilarityAxis};
 use crate::corpus::Windows;
+use crate::deviation::{Deviation, OFFICIAL_SEQUENCES};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -202,6 +203,12 @@ pub(super) fn check_depth(name: &str, why: &str, max: usize, cut: &PruneSpec<'_>
 
 /// Reason of [`check_depth`] for rules whose candidates are all layers.
 pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
+
+/// The deviation of the criteria that the official repository implements.
+pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
+    applies: |case| case.sequences > OFFICIAL_SEQUENCES,
+    text: "selects layers by the first 128 calibration sequences, however many there are",
+}];
 
 pub(super) type CriterionEntry = options::Registered<dyn Criterion>;
 

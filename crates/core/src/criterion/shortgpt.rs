@@ -4,15 +4,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, READS_FIRST_SEQUENCES, Selection, TOO_FEW_LAYERS,
+    build, check_depth,
 };
 use crate::calibrate::Pair;
 use crate::error::Result;
 
 const NAME: &str = "shortgpt";
 const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>).label("ShortGPT");
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>)
+    .label("ShortGPT")
+    .deviations(READS_FIRST_SEQUENCES);
 
 /// Removes the `n` layers with the lowest block influence `BI_l = 1 − cos(X_l, X_{l+1})`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::gguf::is_gguf;
+use crate::error::{Error, Result};
 
 /// The file that says what it is.
 pub fn config(backbone: &Path) -> PathBuf {
@@ -16,6 +17,24 @@ pub fn tokenizer(backbone: &Path) -> PathBuf {
         file if is_gguf(backbone) && !file.is_file() => backbone.to_owned(),
         file => file,
     }
+}
+
+/// Refuses a backbone without a tokenizer.
+///
+/// # Errors
+/// Exit code 3: there is no `tokenizer.json`.
+pub fn check_tokenizer(backbone: &Path) -> Result<()> {
+    let file = tokenizer(backbone);
+    if file.exists() { Ok(()) } else { Err(no_tokenizer(&file)) }
+}
+
+/// The error for a `tokenizer.json` that does not exist.
+pub fn no_tokenizer(file: &Path) -> Error {
+    Error::missing("the model has no tokenizer.json")
+        .at(file.display())
+        .expected("a tokenizer in the Hugging Face format beside config.json")
+        .found("no such file")
+        .hint("save it with `tokenizer.save_pretrained(folder)`, or download it from the model's repository")
 }
 
 /// A file of a backbone's folder, or of the one that a GGUF file lies in.

@@ -1,7 +1,7 @@
 //! Opening what a user names: ordinary files only. A pipe or a device would hang the program, or never end.
 
 use std::fs::{self, File, FileType};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use super::limit::TextLimit;
@@ -10,11 +10,12 @@ use crate::error::{Error, Result};
 /// Opens a file to read it.
 ///
 /// # Errors
-/// Exit code 2: it is a folder, a pipe, a socket or a device. Exit code 3: it cannot be opened.
+/// Exit code 2: it is a folder, a pipe, a socket or a device. Exit code 3: it cannot be opened, or Git LFS has not fetched it.
 pub fn open(path: &Path) -> Result<File> {
     let failed = |error: std::io::Error| Error::io("open", path, &error);
     // Before the file is opened: opening a pipe waits until somebody writes.
-    let kind = fs::metadata(path).map_err(failed)?.file_type();
+    let about = fs::metadata(path).map_err(failed)?;
+    let kind = about.file_type();
     if !kind.is_file() {
         return Err(Error::bad_input("this is not an ordinary file")
             .at(path.display())
@@ -22,7 +23,28 @@ pub fn open(path: &Path) -> Result<File> {
             .found(name_of(kind))
             .hint("write the content to a file first: inputs are read more than once"));
     }
-    File::open(path).map_err(failed)
+    let mut file = File::open(path).map_err(failed)?;
+    if about.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(failed)? {
+        return Err(Error::missing("this file is a Git LFS pointer, not the content")
+            .at(path.display())
+            .expected("the content that the pointer names")
+            .found(format!("{} bytes that begin with `{LFS_POINTER}`", about.len()))
+            .hint("run `git lfs install` and `git lfs pull` in that repository, or download the file itself"));
+    }
+    Ok(file)
+}
+
+/// The first bytes of a Git LFS pointer.
+const LFS_POINTER: &str = "version https://git-lfs";
+/// Size of a pointer, by the specification of Git LFS: smaller than 1,024 bytes.
+const MAX_POINTER_BYTES: u64 = 1023;
+
+/// Whether a file is a Git LFS pointer. Reading goes on at its beginning.
+fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
+    let mut beginning = Vec::new();
+    (&mut *file).take(LFS_POINTER.len() as u64).read_to_end(&mut beginning)?;
+    file.rewind()?;
+    Ok(beginning == LFS_POINTER.as_bytes())
 }
 
 /// Opens an ordinary file, whatever stands under its name: a pipe is refused and not waited for. One question less than
@@ -99,6 +121,20 @@ mod tests {
         assert!(error.exit_code() == 2 && error.to_string().contains("1099.51 GB"), "{error}");
         let error = read(&folder.path().join("none")).unwrap_err();
         assert!(error.exit_code() == 3 && error.to_string().contains("none"), "{error}");
+    }
+
+    #[test]
+    fn lfs_pointer_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 27820096\n";
+        fs::write(&path, pointer).unwrap();
+        let error = read(&path).unwrap_err();
+        assert!(error.exit_code() == 3 && error.to_string().contains("git lfs pull"), "{error}");
+        for content in [&pointer[..20], &format!("{pointer}{}", " ".repeat(1024)), ""] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(read(&path).unwrap(), content.as_bytes());
+        }
     }
 
     #[cfg(unix)]

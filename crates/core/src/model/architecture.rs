@@ -178,7 +178,7 @@ const LLAMA: Architecture = Architecture {
     scale: None,
     python: None,
     caps: [None; 2],
-    defaults: "{}",
+    defaults: r#"{"rms_norm_eps": 1e-6}"#,
     gguf: None,
 };
 
@@ -215,6 +215,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         mlp_bias: false,
         window: SlidingWindow::Switched,
         gguf: Some(GgufForm::alike("qwen3", false)),
+        defaults: r#"{"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 32}"#,
         ..LLAMA
     },
     Architecture {
@@ -224,6 +225,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::WholeProjection,
         mlp_bias: false,
         gguf: Some(GgufForm::alike("olmo2", false)),
+        defaults: r#"{"rms_norm_eps": 1e-5}"#,
         ..LLAMA
     },
     Architecture {
@@ -233,6 +235,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         mlp_bias: false,
         window: SlidingWindow::Always,
         gguf: Some(GgufForm::alike("llama", true)),
+        defaults: r#"{"rms_norm_eps": 1e-6, "num_key_value_heads": 8}"#,
         ..LLAMA
     },
     Architecture {
@@ -242,6 +245,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         mlp_bias: false,
         window: SlidingWindow::Switched,
         gguf: Some(GgufForm::alike("qwen2", false)),
+        defaults: r#"{"rms_norm_eps": 1e-6, "num_key_value_heads": 32}"#,
         ..LLAMA
     },
     // Phi-4 and Phi-4-mini are of this class too.

@@ -330,6 +330,7 @@ fn no_backbone(folder: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::architecture::ARCHITECTURES;
     use serde_json::{Map, json};
 
     fn parse(change: impl FnOnce(&mut Map<String, Value>)) -> Result<Config> {
@@ -352,6 +353,36 @@ mod tests {
         assert_eq!((config.head_dim, config.kv_heads), (16, 4));
         assert_eq!(config.rope.theta, 10_000.0);
         assert_eq!(config.notes, ["config.json has no rope_theta: taken as 10000"]);
+    }
+
+    /// Expected: the attributes of each configuration class made without arguments, transformers 5.24.0.
+    #[test]
+    fn missing_entry_is_what_the_class_takes() {
+        for (model_type, expected) in [
+            ("llama", json!({"rms_norm_eps": 1e-6})),
+            ("qwen3", json!({"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 32})),
+            ("olmo2", json!({"rms_norm_eps": 1e-5})),
+            ("mistral", json!({"rms_norm_eps": 1e-6, "num_key_value_heads": 8})),
+            ("qwen2", json!({"rms_norm_eps": 1e-6, "num_key_value_heads": 32})),
+            ("phi3", json!({"rms_norm_eps": 1e-5})),
+            ("smollm3", json!({"rms_norm_eps": 1e-6, "num_key_value_heads": 4})),
+            ("gemma2", json!({"rms_norm_eps": 1e-6, "head_dim": 256})),
+            ("gemma3_text", json!({"rms_norm_eps": 1e-6, "head_dim": 256, "num_key_value_heads": 4})),
+            ("mixtral", json!({"rms_norm_eps": 1e-5, "num_key_value_heads": 8})),
+            ("qwen3_moe", json!({"rms_norm_eps": 1e-6, "num_key_value_heads": 4})),
+        ] {
+            let architecture = ARCHITECTURES.iter().find(|of| of.model_type == model_type).unwrap();
+            let taken = with_defaults(&Map::new(), architecture, &mut Vec::new()).unwrap();
+            for (key, value) in expected.as_object().unwrap() {
+                assert_eq!(&taken[key], value, "{model_type} {key}");
+            }
+        }
+        let config = parse(|map| {
+            map.remove("rms_norm_eps");
+        })
+        .unwrap();
+        assert_eq!(config.norm_eps, 1e-6);
+        assert_eq!(config.notes, ["config.json leaves out what transformers' class takes as rms_norm_eps 0.000001"]);
     }
 
     #[test]

@@ -26,6 +26,8 @@ const TILE_COLUMNS: usize = 32;
 /// A float type of weight files; little-endian.
 #[derive(Clone, Copy)]
 pub(super) enum Float {
+    /// Rounded to f32 as it is read.
+    F64,
     F32,
     F16,
     Bf16,
@@ -35,6 +37,7 @@ impl Float {
     /// None for types that are not read. Quantised blocks are read as f32.
     pub(super) fn of(held: Held) -> Option<Self> {
         match held {
+            Held::Plain(Dtype::F64) => Some(Self::F64),
             Held::Plain(Dtype::F32) | Held::Blocks(_) => Some(Self::F32),
             Held::Plain(Dtype::F16) => Some(Self::F16),
             Held::Plain(Dtype::BF16) => Some(Self::Bf16),
@@ -44,6 +47,7 @@ impl Float {
 
     fn width(self) -> usize {
         match self {
+            Self::F64 => 8,
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
         }
@@ -55,13 +59,14 @@ impl Float {
             out.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, &bytes)| *v = number(bytes));
         }
         match self {
+            Self::F64 => each(bytes, out, |bytes| f64::from_le_bytes(bytes) as f32),
             Self::F32 => each(bytes, out, f32::from_le_bytes),
             Self::F16 => each(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
             Self::Bf16 => each(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
         }
     }
 
-    /// Infinities and NaNs are the numbers whose exponent is all ones.
+    /// Infinities and NaNs are the numbers whose exponent is all ones. Of f64 also those that f32 has no room for.
     fn finite(self, bytes: &[u8]) -> bool {
         #[inline(always)]
         fn none<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
@@ -70,6 +75,7 @@ impl Float {
         }
         let half = |exponent: u16| move |bytes| u16::from_le_bytes(bytes) & exponent == exponent;
         simd::in_widest!(match self {
+            Self::F64 => none(bytes, |bytes| !(f64::from_le_bytes(bytes) as f32).is_finite()),
             Self::F32 => none(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7f80_0000 == 0x7f80_0000),
             Self::F16 => none(bytes, half(0x7c00)),
             Self::Bf16 => none(bytes, half(0x7f80)),
@@ -321,6 +327,7 @@ mod tests {
 
     fn stored(dtype: &str, value: f32) -> Vec<u8> {
         match dtype {
+            "F64" => f64::from(value).to_le_bytes().to_vec(),
             "F32" => value.to_le_bytes().to_vec(),
             "F16" => f16::from_f32(value).to_le_bytes().to_vec(),
             _ => bf16::from_f32(value).to_le_bytes().to_vec(),
@@ -332,7 +339,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         // Less than a tile, ragged tiles, and several blocks of which the last is shorter.
         for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
-            for dtype in ["F32", "F16", "BF16"] {
+            for dtype in ["F64", "F32", "F16", "BF16"] {
                 let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
                 file(folder.path(), dtype, [outer, inner], &bytes);
                 let weights = Weights::open(folder.path()).unwrap();
@@ -360,7 +367,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         // Less than a panel, an odd width, and rows of two matrices in one panel.
         for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
-            for dtype in ["F32", "F16", "BF16"] {
+            for dtype in ["F64", "F32", "F16", "BF16"] {
                 let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
                 file(folder.path(), dtype, [outer, inner], &bytes);
                 let weights = Weights::open(folder.path()).unwrap();
@@ -385,7 +392,9 @@ mod tests {
     fn the_first_number_that_is_not_finite_is_named_whichever_way_it_is_read() {
         let folder = TempDir::new().unwrap();
         let [outer, inner] = [50, 70_001];
-        for (dtype, value) in [("F32", f32::NAN), ("F16", f32::INFINITY), ("BF16", f32::NEG_INFINITY)] {
+        for (dtype, value) in
+            [("F64", f32::NAN), ("F32", f32::NAN), ("F16", f32::INFINITY), ("BF16", f32::NEG_INFINITY)]
+        {
             let mut bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
             let width = bytes.len() / (outer * inner);
             let first = 40 * inner + 7;

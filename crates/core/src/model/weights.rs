@@ -229,7 +229,7 @@ impl Weights {
         let Some(float) = Float::of(info.held) else {
             return Err(Error::bad_input("a tensor has a type that the decoder does not read")
                 .at(shard.place(name))
-                .expected("F32, F16 or BF16")
+                .expected("F64, F32, F16 or BF16")
                 .found(info.held));
         };
         Ok(Stored { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
 use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry};
+use crate::deviation::{Deviation, OFFICIAL_SEQUENCES, PruneCase};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
@@ -16,10 +17,33 @@ const ROTATE: &str = "linearpatch-rotate";
 const SOURCE: &str = "https://github.com/chenxinrui-tsinghua/LinearPatch";
 pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(DIAG, SOURCE, build)
     .label("Linear Patch (Diag)")
-    .style(Style::new(Hue::Vermillion, Marker::TriangleUp, Dash::Dotted));
+    .style(Style::new(Hue::Vermillion, Marker::TriangleUp, Dash::Dotted))
+    .deviations(DEVIATIONS);
 pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchOptions>(ROTATE, SOURCE, build)
     .label("Linear Patch (Rotate)")
-    .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long));
+    .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long))
+    .deviations(DEVIATIONS);
+
+/// Found by running the official repository at commit 680c8a7; `docs/methods.md` has their effect.
+const DEVIATIONS: &[Deviation] = &[
+    Deviation {
+        applies: |case| case.one_block && case.sequences < OFFICIAL_SEQUENCES,
+        text: "divides LinearPatch's sums by 128, not by the number of calibration sequences: its scales are too small",
+    },
+    Deviation {
+        applies: |case| fitted_sequences(case) > OFFICIAL_SEQUENCES,
+        text: "computes LinearPatch from the first 128 calibration sequences, however many there are",
+    },
+    Deviation {
+        applies: |case| !case.one_block && case.removed.is_some_and(|layers| layers.contains(&0)),
+        text: "inserts no LinearPatch where layer 0 is removed",
+    },
+];
+
+/// The sequences that the scales are measured on.
+fn fitted_sequences(case: &PruneCase<'_>) -> usize {
+    if case.one_block { case.sequences } else { case.operator_sequences }
+}
 
 /// Added to the magnitude before a removed layer by the reference code when it repairs layer by layer.
 const MAGNITUDE_EPSILON: f64 = 1e-8;
@@ -184,6 +208,28 @@ impl Ratios {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deviations_apply_where_the_official_code_departs() {
+        let case = |sequences, one_block, removed| PruneCase { sequences, operator_sequences: 32, one_block, removed };
+        for (case, expected) in [
+            (case(128, true, None), 0),
+            (case(16, true, None), 1),
+            (case(16, false, Some(&[2, 5][..])), 0),
+            (case(256, true, None), 1),
+            (case(256, false, None), 0),
+            (case(128, false, Some(&[0, 5])), 1),
+            (PruneCase { operator_sequences: 200, ..case(256, false, Some(&[0])) }, 2),
+        ] {
+            for name in [DIAG, ROTATE] {
+                let found = crate::recovery::deviations(name, &case);
+                assert_eq!(found.len(), expected, "{name} {case:?}: {found:?}");
+            }
+            let selection = usize::from(case.sequences > OFFICIAL_SEQUENCES);
+            assert_eq!(crate::criterion::deviations("shortgpt", &case).len(), selection, "{case:?}");
+            assert!(crate::recovery::deviations("ghosted", &case).is_empty());
+        }
+    }
 
     #[test]
     fn rotated_scales_give_symmetric_operators() {

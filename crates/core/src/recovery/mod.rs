@@ -22,6 +22,7 @@ mod template;
 
 use serde_json::Value;
 
+use crate::deviation::PruneCase;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
@@ -117,6 +118,11 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Opt
 /// Returns the version of a recovery's results, or 1 for an unknown name.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+}
+
+/// Returns the deviations of a recovery's official code in a case.
+pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
+    options::deviations(name, ENTRIES, case)
 }
 
 /// Describes all recoveries and their options, for the grid schema and the help.

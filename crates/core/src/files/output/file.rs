@@ -30,7 +30,7 @@ impl OutputFile<'_> {
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
         let refused = |expected: &str, found: String, hint: &str| {
-            let error = Error::bad_input("something is there already").at(path.display());
+            let error = Error::bad_input("the output exists already").at(path.display());
             Err(error.expected(expected).found(found).hint(hint))
         };
         let Ok(data) = path.symlink_metadata() else {
@@ -40,7 +40,7 @@ impl OutputFile<'_> {
         };
         if !data.is_file() {
             return refused(
-                "nothing, or an ordinary file",
+                "no file of this name, or an ordinary file",
                 regular::name_of(data.file_type()).into(),
                 "name another file",
             );
@@ -53,7 +53,7 @@ impl OutputFile<'_> {
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
         }
-        refused("nothing", "a file".into(), "name another one; --force writes over it")
+        refused("no file of this name", "a file".into(), "name another file, or overwrite it with --force")
     }
 
     /// # Errors

@@ -1,0 +1,5 @@
+//! Published implementations against this one (oracle `official`; its README has the commits, the settings and the tolerances).
+
+mod authors;
+mod others;
+mod setting;

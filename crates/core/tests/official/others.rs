@@ -1,0 +1,246 @@
+//! The repositories of the other methods: LinearPatch, ReplaceMe, and the scores of LLM-Streamline, ShortGPT and NBL.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+use std::collections::HashMap;
+
+use super::setting::{
+    Calibrated, available, calibrate, calibration_windows, count, evaluation_windows, input, layers, losses,
+    pairs_only, pruned, spans, text, values,
+};
+use crate::common::stories::recovery;
+use crate::common::{assert_close, flat, json, numbers, relative_error, shared, tensors};
+use candle_core::Tensor;
+use ghostlab_core::calibrate::{HookPoint, Pair, PassRequest, SimilarityAxis};
+use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
+use ghostlab_core::criterion::{self, Evidence, PruneSpec};
+use ghostlab_core::model::{Decoder, Program, Repairs, Sublayer};
+use ghostlab_core::options::Options;
+use ghostlab_core::recovery::{Recovery, Repair};
+use serde_json::{Value, json};
+
+/// Absolute, of mean cosines and of what is computed from them.
+const COSINE_TOLERANCE: f64 = 1e-6;
+/// Relative, in the Frobenius norm.
+const OPERATOR_TOLERANCE: f64 = 5e-6;
+/// Relative, of bounds that are computed in f64 from streams in f32.
+const BOUND_TOLERANCE: f64 = 1e-7;
+/// Relative.
+const PERPLEXITY_TOLERANCE: f64 = 2e-6;
+
+/// The numbers of all repositories, and the operators that were kept.
+struct Others {
+    settings: Value,
+    official: Value,
+    operators: HashMap<String, Tensor>,
+}
+
+fn others() -> Option<Others> {
+    let folder = shared("oracles/official")?;
+    Some(Others {
+        settings: json(&folder.join("others.json")),
+        official: json(&folder.join("official.json"))["settings"].take(),
+        operators: tensors(&folder.join("others.safetensors")),
+    })
+}
+
+/// A backbone with the calibration windows of a setting.
+struct Backbone {
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    calibration: Windows,
+}
+
+/// None, and the reason printed, where the backbone or its texts are absent.
+fn backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
+    if !available(&[folder, text(calibration, "file")]) {
+        return None;
+    }
+    let tokenizer = Tokenizer::load(input(folder).join("tokenizer.json")).unwrap();
+    let calibration = calibration_windows(&tokenizer, calibration);
+    Some(Backbone { decoder: Decoder::load(&input(folder)).unwrap(), tokenizer, calibration })
+}
+
+impl Backbone {
+    fn layers(&self) -> usize {
+        self.decoder.config().layers
+    }
+
+    fn calibrated(&self, request: &PassRequest) -> Calibrated {
+        calibrate(&self.decoder, &self.calibration, request)
+    }
+
+    /// What the rule of a name says with these options.
+    fn scores(&self, name: &str, options: &Value, depth: usize) -> (Vec<usize>, Vec<(usize, f64)>) {
+        let options: Options = options.as_object().unwrap().clone();
+        let rule = criterion::build(name, &options).unwrap();
+        let cut = PruneSpec { backbone: "b", layers: self.layers(), depth };
+        let mut request = pairs_only(rule.pairs(&cut));
+        request.sites.extend(rule.sites(&cut));
+        let calibrated = self.calibrated(&request);
+        let mut none = |_: &[Vec<usize>]| panic!("no trial is asked for");
+        let mut evidence = Evidence {
+            similarities: &calibrated.similarities,
+            activations: Some(&calibrated.activations),
+            perplexities: &mut none,
+        };
+        let selection = rule.select(&cut, &mut evidence).unwrap();
+        (selection.removed, selection.scores)
+    }
+
+    /// Mean cosines of the tokens of the streams that enter the layers of each pair.
+    fn token_cosines(&self, pairs: &[(usize, usize)]) -> Vec<f64> {
+        let pair = |&(from, to): &(usize, usize)| Pair { axis: SimilarityAxis::Token, from, to };
+        let calibrated = self.calibrated(&pairs_only(pairs.iter().map(pair)));
+        pairs.iter().map(|of| calibrated.similarities.get(pair(of)).unwrap()).collect()
+    }
+}
+
+fn assert_near(what: &str, ours: f64, theirs: f64) {
+    let error = (ours - theirs).abs();
+    assert!(error <= COSINE_TOLERANCE, "{what}: ours {ours}, theirs {theirs}, error {error:e}");
+}
+
+/// The windows of a text of LinearPatch's: those of the official settings on the same backbone, cut by its own rule and limit.
+/// None of a text that is not here.
+fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, name: &str) -> Option<Windows> {
+    let real = text(setting, "backbone").starts_with("shared/");
+    let official = if real { "A.dense" } else { "D-tiny-qwen3.dense" };
+    let file = text(&others.official[official]["perplexity_texts"][name], "file");
+    if !available(&[file]) || file.starts_with("(outside)") {
+        return None;
+    }
+    // It has a loader of C4 of its own, which reads all documents.
+    let rule: Rule = if name == "c4" { Rule::C4 } else { name.parse().unwrap() };
+    let (length, limit) = (count(setting, "ppl_length"), count(&setting["limits"], name));
+    let rows = read_rows(input(file), None).unwrap();
+    Some(evaluation(rule, &rows, tokenizer, length, Some(limit)).unwrap())
+}
+
+#[test]
+fn linearpatch_equals_its_own_repository() {
+    let Some(others) = others() else { return };
+    for (id, setting) in others.settings["linearpatch"]["settings"].as_object().unwrap() {
+        let Some(backbone) = backbone(text(setting, "backbone"), &setting["calibration"]) else { continue };
+        let depth = count(setting, "depth");
+        let (removed, scores) = backbone.scores("llm-streamline", &json!({}), depth);
+        assert_eq!(removed, layers(&setting["removed"]), "{id}");
+        for ((start, score), cosine) in scores.iter().zip(numbers(&setting["mean_cosines"])) {
+            assert_near(&format!("{id}: start {start}"), *score, cosine);
+        }
+        let method = recovery(text(setting, "recovery"), json!({}));
+        let spans = spans(&*method, &removed);
+        let sites = spans.iter().flat_map(|&span| method.sites(span)).collect();
+        let calibrated = backbone.calibrated(&PassRequest { sites, ..PassRequest::default() });
+        let all = backbone.calibration.count();
+        let solved: Vec<_> =
+            spans.iter().map(|&span| (span, calibrated.solve(&backbone.decoder, &*method, span, all))).collect();
+        if let Some(theirs) = others.operators.get(&format!("{id}/W")) {
+            let error = relative_error(&values(solved[0].1.repair.operator().unwrap()), &flat(theirs));
+            assert!(error <= OPERATOR_TOLERANCE, "{id}: {error:e}");
+        }
+        let program = [pruned(backbone.layers(), &removed, &solved)];
+        for (name, theirs) in setting["perplexity"].as_object().unwrap() {
+            let Some(windows) = perplexity_windows(&backbone.tokenizer, &others, setting, name) else { continue };
+            let ours = losses(&backbone.decoder, &program, &windows)[0].perplexity();
+            assert_close(&format!("{id}: {name}"), ours, theirs.as_f64().unwrap(), PERPLEXITY_TOLERANCE);
+        }
+    }
+}
+
+/// The options that name what a setting of ReplaceMe's repository computed. None of its other orders and objectives.
+fn replaceme(setting: &Value) -> Option<Box<dyn Recovery>> {
+    let alpha = setting["alpha"].as_f64().unwrap();
+    match (text(setting, "method"), text(setting, "order")) {
+        ("lstsq", _) => Some(recovery("replaceme-ls", json!({"alpha": alpha}))),
+        ("cos", "sequential") if setting["accurate"] == false => {
+            Some(recovery("replaceme-cos", json!({"order": "sequential"})))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn replaceme_equals_its_own_repository() {
+    let Some(others) = others() else { return };
+    let mut compared = 0;
+    for (id, setting) in others.settings["replaceme"]["settings"].as_object().unwrap() {
+        let Some(method) = replaceme(setting) else { continue };
+        let official = &others.official[text(setting, "windows_of")];
+        let Some(backbone) = backbone(text(setting, "backbone"), &official["calibration"]) else { continue };
+        let removed = layers(&setting["removed"]);
+        let span = spans(&*method, &removed)[0];
+        let sites = [HookPoint::Middle(span.start - 1)].into_iter().chain(method.sites(span)).collect();
+        let calibrated = backbone.calibrated(&PassRequest { sites, ..PassRequest::default() });
+        let solution = calibrated.solve(&backbone.decoder, &*method, span, backbone.calibration.count());
+        let Repair::Branches { operator, attention: false } = &solution.repair else {
+            panic!("{id}: no map of an MLP")
+        };
+        if let Some(theirs) = others.operators.get(&format!("{id}/T")) {
+            let error = relative_error(&values(operator), &flat(theirs));
+            assert!(error <= OPERATOR_TOLERANCE, "{id}: {error:e}");
+        }
+        let branches = [((span.start - 1, Sublayer::Mlp), operator.clone())].into();
+        let program = Program::repaired(backbone.layers(), &removed, &Repairs { branches, ..Repairs::default() });
+        let windows = evaluation_windows(&backbone.tokenizer, &official["perplexity_texts"]["wikitext2"]);
+        let ours = losses(&backbone.decoder, &[program], &windows)[0].perplexity();
+        assert_close(id, ours, setting["perplexity"]["wikitext2"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
+        compared += 1;
+    }
+    assert_eq!(compared, 4, "least squares on two backbones, with a ridge, and cosine");
+}
+
+/// The backbones of the score-only repositories, each with the numbers that `key` has of them.
+fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
+    let of = &others.settings[repository];
+    let backbone = |(key, folder): (&str, &str)| {
+        let windows = others.official[text(&of["windows_of"], key)]["calibration"].clone();
+        Some((backbone(folder, &windows)?, of[key].clone()))
+    };
+    [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")].into_iter().filter_map(backbone).collect()
+}
+
+/// That code compares Hugging Face's hidden states, of which the last is behind the final norm: the last candidate is left out.
+#[test]
+fn streamline_scores_equal_their_own_repository() {
+    let Some(others) = others() else { return };
+    for (backbone, expected) in scored(&others, "llm_streamline") {
+        let (depth, similarities) = (count(&expected, "n"), numbers(&expected["similarities"]));
+        let pairs: Vec<(usize, usize)> = (0..backbone.layers() - depth).map(|from| (from, from + depth)).collect();
+        assert_eq!(similarities.len(), pairs.len() + 1);
+        let cosines = backbone.token_cosines(&pairs);
+        for (start, (cosine, theirs)) in cosines.iter().zip(similarities).enumerate() {
+            assert_near(&format!("start {start}"), 0.5 + 0.5 * cosine, theirs);
+        }
+        let (removed, _) = backbone.scores("llm-streamline", &json!({"cosine": "token"}), depth);
+        assert_eq!(removed[0], count(&expected, "best"));
+    }
+}
+
+#[test]
+fn shortgpt_scores_equal_their_own_repository() {
+    let Some(others) = others() else { return };
+    for (backbone, expected) in scored(&others, "shortgpt") {
+        let options = json!({"cosine": "token", "last_layer": "allow"});
+        let (removed, scores) = backbone.scores("shortgpt", &options, count(&expected, "n"));
+        assert_eq!(removed, layers(&expected["pruned"]));
+        let influences = numbers(&expected["block_influence"]);
+        assert_eq!(scores.len(), influences.len());
+        for ((layer, score), theirs) in scores.into_iter().zip(influences) {
+            assert_near(&format!("layer {layer}"), score, theirs);
+        }
+    }
+}
+
+#[test]
+fn cca_bounds_equal_their_own_repository() {
+    let Some(others) = others() else { return };
+    let expected = &others.settings["nbl"];
+    let windows = &others.official[text(expected, "windows_of")]["calibration"];
+    let Some(backbone) = backbone("data/tiny/llama", windows) else { return };
+    let (_, scores) = backbone.scores("cca", &json!({}), 1);
+    let bounds = numbers(&expected["bounds"]);
+    assert_eq!(scores.len(), bounds.len());
+    for ((layer, score), theirs) in scores.into_iter().zip(bounds) {
+        assert_close(&format!("layer {layer}"), score, theirs, BOUND_TOLERANCE);
+    }
+}

@@ -1,0 +1,132 @@
+//! One setting of the oracle: its texts, its calibration and what is computed from them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::common::{checkout, numbers, shared};
+use ghostlab_core::calibrate::{self, ActivationShape, Activations, InMemory, Pair, PassRequest, Piece, Similarities};
+use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use ghostlab_core::evaluate::perplexity::{Losses, PerplexityEval};
+use ghostlab_core::evaluate::score;
+use ghostlab_core::files::sha256;
+use ghostlab_core::model::{Engine, Operator, Program, Repairs, Trie};
+use ghostlab_core::recovery::{Boundary, Recovery, Repair, Solution, Span};
+use serde_json::Value;
+
+/// A path of the oracle: below the checkout, or below the shared folder beside it.
+pub(super) fn input(path: &str) -> PathBuf {
+    let root = checkout();
+    if path.starts_with("shared/") { root.join("..").join(path) } else { root.join(path) }
+}
+
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_else(|| panic!("no text `{key}`"))
+}
+
+pub(super) fn count(value: &Value, key: &str) -> usize {
+    value[key].as_u64().unwrap_or_else(|| panic!("no count `{key}`")) as usize
+}
+
+pub(super) fn layers(value: &Value) -> Vec<usize> {
+    numbers(value).into_iter().map(|layer| layer as usize).collect()
+}
+
+/// SHA-256 of the ids as the oracle hashes them: 32-bit integers, little-endian.
+fn ids_hash(windows: &Windows) -> String {
+    sha256::of_bytes(windows.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+fn rule(value: &Value) -> Rule {
+    text(value, "rule").parse().unwrap()
+}
+
+/// The calibration windows of a setting, after their starts and ids were compared with the oracle's.
+pub(super) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
+    let rows = read_rows(input(text(expected, "file")), None).unwrap();
+    let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
+    let windows = calibration(rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
+    if let Some(starts) = expected["starts"].as_array() {
+        let starts: Vec<usize> = starts.iter().map(|start| start.as_u64().unwrap() as usize).collect();
+        let ours: Vec<usize> = windows.starts.iter().map(|start| start.token).collect();
+        assert_eq!(ours, starts, "starts in {}", expected["file"]);
+    }
+    assert_eq!(ids_hash(&windows), text(expected, "ids_sha256"), "calibration ids of {}", expected["file"]);
+    windows
+}
+
+/// The evaluation windows of a text, after their number and ids were compared with the oracle's.
+pub(super) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
+    let rows = read_rows(input(text(expected, "file")), None).unwrap();
+    let (rule, length) = (rule(expected), count(expected, "length"));
+    let all = evaluation(rule, &rows, tokenizer, length, None).unwrap();
+    assert_eq!(all.count(), count(expected, "all_windows"), "windows of {}", expected["file"]);
+    let windows = evaluation(rule, &rows, tokenizer, length, Some(count(expected, "limit"))).unwrap();
+    assert_eq!(ids_hash(&windows), text(expected, "ids_sha256"), "evaluation ids of {}", expected["file"]);
+    windows
+}
+
+/// A dense pass over calibration windows.
+pub(super) struct Calibrated {
+    pub(super) similarities: Similarities,
+    pub(super) activations: Activations,
+}
+
+/// Runs the dense backbone over the windows and keeps what `request` names.
+pub(super) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
+    let rows: Vec<&[u32]> = windows.iter().collect();
+    let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
+    let mut kept = InMemory::of(request.sites.iter().copied());
+    let mut pieces = [Piece { windows: rows, first_sequence: 0, spool: &mut kept }];
+    let mut similarities = calibrate::run(engine, &mut pieces, 2048, request, |_| Ok(())).unwrap();
+    Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
+}
+
+/// A request for similarities alone.
+pub(super) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
+    PassRequest { pairs: pairs.into_iter().collect(), sites: BTreeSet::new() }
+}
+
+/// The spans of removed layers that get an operator each.
+pub(super) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
+    let regions = removed.chunk_by(|a, b| a + 1 == *b);
+    regions.flat_map(|region| method.spans(Span { start: region[0], end: region[region.len() - 1] + 1 })).collect()
+}
+
+impl Calibrated {
+    /// The repair of one span, solved on the first `fitted` sequences.
+    pub(super) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
+        let boundary =
+            Boundary { backbone: engine, activations: &self.activations, span, fitted, earlier: &[], starts: &[] };
+        method.solve(&boundary).unwrap()
+    }
+}
+
+/// The program of a pruned backbone with operators on the stream.
+pub(super) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution)]) -> Program {
+    let mut repairs = Repairs::default();
+    for (span, solution) in solved {
+        if let Repair::Stream(operator) = &solution.repair {
+            repairs.stream.insert(span.start, operator.clone());
+        }
+    }
+    Program::repaired(layers, removed, &repairs)
+}
+
+/// The values of an operator in the oracle's form: a diagonal `[C]`, else `[C, C]`.
+pub(super) fn values(operator: &Operator) -> Vec<f64> {
+    operator.parts().unwrap().1.into_iter().map(f64::from).collect()
+}
+
+/// Whether every file of the oracle is here. The reason is printed where one is absent, and in CI that fails.
+pub(super) fn available(paths: &[&str]) -> bool {
+    paths.iter().filter_map(|path| path.strip_prefix("shared/")).all(|path| shared(path).is_some())
+}
+
+/// The window losses of each program.
+pub(super) fn losses(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Vec<Losses> {
+    let trie = Trie::new(programs);
+    let mut seconds = vec![0.0; trie.len()];
+    let scored = score(&PerplexityEval::new(windows, 2048), engine, &trie, &mut seconds, |_| Ok(())).unwrap();
+    scored.into_iter().map(|windows| Losses { windows }).collect()
+}

@@ -1,0 +1,74 @@
+//! Names of candidates as the tables of a search print them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Characters of a name in a table.
+const MAX_LENGTH: usize = 40;
+/// Characters that stay at the end of a shortened name, which tell the recovery.
+const TAIL_LENGTH: usize = 20;
+
+/// Short names by full name.
+pub(super) struct ShortNames(BTreeMap<String, String>);
+
+impl ShortNames {
+    /// Shortens names: without the backbone, which the title has, and without their middle where they are long. No two of
+    /// them become one.
+    pub(super) fn new<'a>(backbone: &str, names: impl IntoIterator<Item = &'a String>) -> Self {
+        let full: BTreeSet<&String> = names.into_iter().collect();
+        let mut used = BTreeSet::new();
+        let short = full.into_iter().map(|name| {
+            let own = name.strip_prefix(backbone).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
+            let mut text = shortened(own, "…");
+            for number in 2.. {
+                if used.insert(text.clone()) {
+                    break;
+                }
+                text = shortened(own, &format!("…{number}…"));
+            }
+            (name.clone(), text)
+        });
+        Self(short.collect())
+    }
+
+    /// Returns the short name, or the name itself where it was not shortened here.
+    pub(super) fn of<'a>(&'a self, name: &'a str) -> &'a str {
+        self.0.get(name).map_or(name, String::as_str)
+    }
+
+    /// Returns the pairs of short and full names whose middle is left out.
+    pub(super) fn without_middle(&self) -> impl Iterator<Item = (&str, &str)> {
+        let cut = self.0.iter().filter(|(_, short)| short.contains('…'));
+        cut.map(|(full, short)| (short.as_str(), full.as_str()))
+    }
+}
+
+/// Returns a name of at most [`MAX_LENGTH`] characters, with `mark` in the place of what is left out.
+fn shortened(name: &str, mark: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= MAX_LENGTH && mark.chars().count() == 1 {
+        return name.to_owned();
+    }
+    let tail = TAIL_LENGTH.min(chars.len());
+    let head = (MAX_LENGTH - TAIL_LENGTH - mark.chars().count()).min(chars.len() - tail);
+    chars[..head].iter().collect::<String>() + mark + &chars[chars.len() - tail..].iter().collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_shortened_and_stay_apart() {
+        let long = |middle: &str| format!("my.streamline-4.c4-train-128x{middle}-0.linearpatch-rotate.boundary-layer");
+        let names = ["my.dense".to_owned(), long("1024"), long("2048"), "other.a.dense".to_owned()];
+        let short = ShortNames::new("my", &names);
+        assert_eq!(short.of("my.dense"), "dense");
+        assert_eq!(short.of("other.a.dense"), "other.a.dense", "another backbone is part of the name");
+        assert_eq!(short.of("unknown"), "unknown");
+        let shown: Vec<&str> = names.iter().map(|name| short.of(name)).collect();
+        assert_eq!(shown.iter().collect::<BTreeSet<_>>().len(), names.len(), "{shown:?}");
+        assert!(shown.iter().all(|name| name.chars().count() <= MAX_LENGTH), "{shown:?}");
+        let kept: Vec<&str> = short.without_middle().map(|(_, full)| full).collect();
+        assert_eq!(kept, [&names[1], &names[2]]);
+    }
+}
