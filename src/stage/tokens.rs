@@ -17,7 +17,7 @@ use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
 use crate::tasks::Solutions;
-use crate::work::backbone::{Evaluation, Subject};
+use crate::work::backbone::{BackbonePlan, Evaluation, Subject};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 pub mod defined;
@@ -172,7 +172,7 @@ fn store_requests(
 ) -> Result<()> {
     let tokens = TaskTokens { places: places(lengths), ids };
     let choices = tokens.choices();
-    let eval_set = MultipleChoiceEval::new(&choices, 1)?;
+    let eval_set = MultipleChoiceEval::new(&choices, &to.backbone.config, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
     put(to.store, to.key, seconds, &payloads)
@@ -282,11 +282,16 @@ impl Text {
         })
     }
 
-    /// Calls `with` with the eval set that the tokens are.
-    pub fn with_eval_set<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn EvalSet) -> Result<T>) -> Result<T> {
+    /// Calls `with` with the eval set that the tokens are for a backbone, in batches of its size.
+    pub(crate) fn with_eval_set<T>(
+        &self,
+        backbone: &BackbonePlan,
+        with: impl FnOnce(&dyn EvalSet) -> Result<T>,
+    ) -> Result<T> {
+        let batch_tokens = backbone.batch_tokens;
         match self {
             Self::Windows(windows) => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
-            Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), batch_tokens)?),
+            Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), &backbone.config, batch_tokens)?),
             Self::Generation(prompts) => with(&prompts.eval_set()),
         }
     }

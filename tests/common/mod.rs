@@ -16,7 +16,8 @@ pub mod seen;
 pub mod world;
 
 pub use of_core::{
-    assert_close, candle, checkout, engines, fixture, flat, gpu, json, numbers, python, relative_error, shared, tensors,
+    assert_close, candle, checkout, engines, engines_of, fixture, flat, gpu, json, numbers, python, relative_error,
+    shared, tensors,
 };
 
 /// The numbers of a `numbers.json`, each with what its cell and its column say of all.
