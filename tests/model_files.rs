@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 /// A log-likelihood, in nats: the harness' numbers have four digits behind the point.
 const LIKELIHOOD: f64 = 2e-4;
 const LIKELIHOODS: &str = "output_type: loglikelihood\ndoc_to_text: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
+const NO_CONTEXT: &str =
+    "output_type: loglikelihood\ndoc_to_text: ''\ndoc_to_target: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
+const WHOLE_TEXTS: &str = "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{q}}'\n\
+    metric_list: [{metric: word_perplexity}]\n";
 
 /// A world with a copy of a model, in which some files are others.
 fn with_model(model: &Path, files: &[(&str, Value)]) -> World {
@@ -22,6 +26,13 @@ fn with_model(model: &Path, files: &[(&str, Value)]) -> World {
     }
     files.iter().for_each(|(name, file)| world.write(&format!("model/{name}"), file.to_string()));
     world
+}
+
+fn generating(new: usize) -> String {
+    format!(
+        "output_type: generate_until\ndoc_to_text: '{{{{q}}}}'\nmetric_list: [{{metric: exact_match}}]\n\
+         generation_kwargs: {{until: [\"\\n\\n\\n\"], max_gen_toks: {new}}}\n"
+    )
 }
 
 /// Asks a model something of rows with a `q` each, and returns its answers, row by row, and what was said on standard error.
@@ -66,6 +77,10 @@ fn near(what: &str, answers: &[Value], expected: &[f64]) {
     }
 }
 
+fn texts(answers: &[Value]) -> Vec<&str> {
+    answers.iter().map(|answer| first(answer).as_str().unwrap()).collect()
+}
+
 /// Two of five documents are longer than the context up to which `longrope` has its short factors; all begin alike.
 #[test]
 fn longrope_document_scores_by_its_own_length() {
@@ -83,4 +98,163 @@ fn longrope_document_scores_by_its_own_length() {
         let (answers, _) = asked(&world, LIKELIHOODS, &questions, &["--engine", engine]);
         near(engine, &answers, &expected);
     }
+}
+
+/// `.` is token 426.
+#[test]
+fn generation_stops_at_the_end_tokens_of_generation_config() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let plain = ", there was a little girl named Lily. She";
+    let world = with_model(&model, &[]);
+    let asks = |world: &World| {
+        let answers = ["cpu", "candle"]
+            .map(|engine| asked(world, &generating(12), &["Once upon a time"], &["--engine", engine]).0);
+        let [one, two] = answers.map(|answers| texts(&answers)[0].to_owned());
+        assert_eq!(one, two, "engines");
+        one
+    };
+    assert_eq!(asks(&world), plain);
+    for (ends, expected) in [
+        (json!([2, 426]), ", there was a little girl named Lily."),
+        (json!(426), ", there was a little girl named Lily."),
+        (json!([2]), plain),
+        (json!(null), plain),
+    ] {
+        world.write("model/generation_config.json", json!({"eos_token_id": ends}).to_string());
+        assert_eq!(asks(&world), expected, "{ends}");
+    }
+}
+
+#[test]
+fn generation_config_changes_greedy_answers_as_transformers() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let questions = ["Once upon a time", "Lily and her mom went to", "The dog"];
+    let plain = [
+        ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw",
+        "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it,",
+        "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked",
+    ];
+    let world = with_model(&model, &[]);
+    for (settings, expected) in [
+        (json!({}), plain),
+        (json!({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}), plain),
+        (
+            json!({"repetition_penalty": 1.1}),
+            [
+                ", there was a little girl named Lily. She loved to play outside in the park with her friends. One",
+                "the park. They saw a big box with a shiny cake. There was a big, red ball",
+                "was a big, red ball. He liked to play with his friends in the sun. One day, he saw a big tre",
+            ],
+        ),
+        (
+            json!({"no_repeat_ngram_size": 3}),
+            [
+                plain[0],
+                "the park. They saw a big box with a big, red ball. Lily wanted to play with it, but she d",
+                "was a big, red ball. He liked to play with his ball and run around the room. He saw",
+            ],
+        ),
+        (
+            json!({"suppress_tokens": [426]}),
+            [
+                ", there was a little girl named Lily who loved to play with her toys and her friends in the park with",
+                "the park with their mom and dad went to the park with her mommy and daddy who loved",
+                "was a big, red ball who lived in a big house with a big box of colors and",
+            ],
+        ),
+        (
+            json!({"bad_words_ids": [[426], [376, 298]]}),
+            [
+                ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
+                "the park with their mom and dad went to the park with her mommy and daddy who loved",
+                "was a big, red ball who lived in a big house with a big box of colors and",
+            ],
+        ),
+        (
+            json!({"sequence_bias": [[[426], -4.0], [[376, 298], -9.0]]}),
+            [
+                ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
+                "the park with their mom and dad. They saw a big box with a big box on the ground and",
+                "was a big, red ball who lived in a big house with a big box of colors and",
+            ],
+        ),
+        (
+            json!({"eos_token_id": [2, 426], "min_new_tokens": 20}),
+            [
+                ", there was a little girl named Lily who loved to play with her toys.",
+                "the park with their mom and dad went to the park with her mom.",
+                "was a big, red ball who lived in a big house with a big box.",
+            ],
+        ),
+        (
+            json!({"eos_token_id": [2, 426], "min_length": 30}),
+            [
+                ", there was a little girl named Lily who loved to play with her toys and her friends.",
+                "the park with their mom and dad went to the park with her mommy.",
+                "was a big, red ball who lived in a big house with a big box of colors.",
+            ],
+        ),
+        (
+            json!({"forced_eos_token_id": 2}),
+            [
+                ", there was a little girl named Lily. She loved to play outside in the park. One day, she",
+                "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it",
+                "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He li",
+            ],
+        ),
+        (
+            json!({"eos_token_id": 426, "exponential_decay_length_penalty": [4, 1.3]}),
+            [", there was a little girl.", "the park.", "was a big, red ball."],
+        ),
+        (
+            json!({"begin_suppress_tokens": [432, 403]}),
+            [
+                "there was a little girl named Lily. She loved to play outside in the park. One day, she saw a",
+                plain[1],
+                plain[2],
+            ],
+        ),
+        (
+            json!({"max_new_tokens": 9}),
+            [", there was a little girl named", "the park. They saw a big", "was a big, red ball."],
+        ),
+        (
+            json!({"max_new_tokens": 40}),
+            [
+                ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.",
+                "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it, but she did not \
+                 want to",
+                "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked to play with his \
+                 ball. He",
+            ],
+        ),
+        (
+            json!({"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [432]}),
+            [
+                "there was a little girl named Lily. She loved to play outside in the park with her friends. One day",
+                "the park. They saw a big box with lots of chickens on it. There was a sm",
+                "was a big box. He liked to play with his friends in the park. One day he saw something u",
+            ],
+        ),
+    ] {
+        world.write("model/generation_config.json", settings.to_string());
+        let (answers, _) = asked(&world, &generating(32), &questions, &[]);
+        assert_eq!(texts(&answers), expected, "{settings}");
+    }
+}
+
+#[test]
+fn generation_setting_that_is_not_run_is_refused_by_name() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
+    let (answers, _) = asked(&world, LIKELIHOODS, &["Tom"], &[]);
+    assert_eq!(answers.len(), 1, "likelihoods do not generate");
+    world.write(
+        "asked.yaml",
+        fs::read_to_string(world.path("asked.yaml")).unwrap().replace(LIKELIHOODS, &generating(8)),
+    );
+    let output = world.ghostlab(&["score", "model", "--tasks", "asked.yaml"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("generation_config.json, num_beams") && text.contains("found: 4"), "{text}");
 }

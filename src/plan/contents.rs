@@ -148,7 +148,11 @@ impl<'a> BackboneContents<'a> {
         });
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
-        let prefix = prefix_token(&tokenizer_config, &config).map(|(_, token)| Canonical::of(&json!(token)));
+        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| Canonical::of(&json!(prefix.token)));
+        let generation = match definition.output {
+            Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
+            _ => None,
+        };
         let documents = of.files(definition.evaluated());
         let measure = MeasureId::Defined {
             asks: sha256::of_bytes(definition.asks()),
@@ -161,6 +165,7 @@ impl<'a> BackboneContents<'a> {
             bos: how.bos.to_string(),
             max_length,
             prefix,
+            generation: generation.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
         let mut asked = json!(measure)["defined"].take();

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
 use crate::evaluate::generation::GenerationEval;
 use crate::evaluate::{EvalSet, perplexity};
-use crate::generate::{Prompt, Sampling, Settings};
+use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
 use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
@@ -316,6 +316,8 @@ struct PromptsRecord {
     context: usize,
     stops: Vec<String>,
     end_of_text: Vec<u32>,
+    #[serde(default, skip_serializing_if = "LogitsProcessors::is_empty")]
+    processors: LogitsProcessors,
     sampling: Option<Sampling>,
 }
 
@@ -334,13 +336,14 @@ impl Prompts {
 
     /// Stores them with what else belongs to them.
     pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
-        let Settings { max_new_tokens, context, stops, end_of_text, sampling, .. } = &self.settings;
+        let Settings { max_new_tokens, context, stops, end_of_text, processors, sampling, .. } = &self.settings;
         let record = PromptsRecord {
             prompts: self.prompts.iter().map(|of| (of.identity.clone(), of.ids.len())).collect(),
             max_new_tokens: *max_new_tokens,
             context: *context,
             stops: stops.clone(),
             end_of_text: end_of_text.clone(),
+            processors: processors.clone(),
             sampling: *sampling,
         };
         let all: Vec<u32> = self.prompts.iter().flat_map(|of| of.ids.iter().copied()).collect();
@@ -355,7 +358,7 @@ impl Prompts {
     /// # Errors
     /// Damage.
     pub(super) fn read(object: &StoredObject, tokenizer: Tokenizer, cache_bytes: u64) -> Result<Self> {
-        let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, sampling } =
+        let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, processors, sampling } =
             from_json(object, PROMPTS)?;
         let ids = ids(object)?;
         check(object, ids.len() == prompts.iter().map(|(_, length)| length).sum::<usize>())?;
@@ -367,7 +370,7 @@ impl Prompts {
         });
         let prompts = prompts.collect();
         let plain = Settings::greedy(max_new_tokens, context);
-        let settings = Settings { stops, end_of_text, sampling, cache_bytes, ..plain };
+        let settings = Settings { stops, end_of_text, processors, sampling, cache_bytes, ..plain };
         Ok(Self { prompts, settings, tokenizer })
     }
 }

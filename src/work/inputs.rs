@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::{ChatTemplate, native};
 use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
-use crate::files::{parts, regular};
+use crate::files::{parts, regular, sha256};
+use crate::generate::{GENERATION_CONFIG, GenerationConfig};
 use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
@@ -55,6 +57,10 @@ impl Inputs {
             files.extend([parts::config(&backbone.path), parts::tokenizer(&backbone.path)]);
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(parts::beside(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
+            files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
+            if grid.definitions.values().any(|of| of.definition.output == Output::Generate) {
+                files.extend(Some(parts::beside(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
+            }
             if grid.evaluate.definitions.iter().any(|of| of.how.chat.is_some()) {
                 files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
             }
@@ -99,7 +105,19 @@ impl Inputs {
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
         let own = || if is_gguf(&config) { model::gguf_config(&config) } else { read_json(&config) };
-        self.guarded(&[&config, &tokenizer], || Ok([own()?, read_json(&tokenizer)?]))
+        let roles = corpus::files_beside(&tokenizer);
+        let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
+        self.guarded(&files, || Ok([own()?, corpus::tokenizer_config(&tokenizer)?]))
+    }
+
+    /// Reads the generation settings of a backbone, whose `config.json` is given.
+    ///
+    /// # Errors
+    /// A setting that is not run.
+    pub(crate) fn generation(&self, folder: &Path, config: &Value) -> Result<GenerationConfig> {
+        let file = parts::beside(folder, GENERATION_CONFIG);
+        self.guarded(&[&file], || GenerationConfig::read(&read_json(&file)?, config))
+            .map_err(|error| error.at(folder.display()))
     }
 
     /// A backbone's chat template.

@@ -38,21 +38,16 @@ pub fn end_of_text<'a>(tokenizer_config: &'a Value, config: &'a Value) -> [&'a V
     [&config["eos_token_id"], &tokenizer_config["eos_token"]]
 }
 
-/// The same as ids, and the text of the last.
+/// Adds the EOS of `tokenizer_config.json` to the end tokens of a generation, and returns its text.
 ///
 /// # Errors
 /// An id beyond the vocabulary, a token that the tokenizer does not know.
 pub fn end_tokens(
     tokenizer: &Tokenizer,
     tokenizer_config: &Value,
-    config: &Value,
+    mut ids: Vec<u32>,
 ) -> Result<(Vec<u32>, Option<String>)> {
-    let [ids, token] = end_of_text(tokenizer_config, config);
-    let listed = ids.as_array().map_or_else(|| std::slice::from_ref(ids), Vec::as_slice);
-    let number = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
-    let id = |id: &Value| number(id).ok_or_else(|| beyond(tokenizer, "eos", id));
-    let mut ids: Vec<u32> = listed.iter().filter(|id| !id.is_null()).map(id).collect::<Result<_>>()?;
-    let text = token.as_str().or_else(|| token["content"].as_str());
+    let text = token_text(&tokenizer_config["eos_token"]);
     if let Some(text) = text {
         let id = tokenizer.id(text).ok_or_else(|| unknown(tokenizer, "an `eos_token`", text))?;
         ids.extend((!ids.contains(&id)).then_some(id));

@@ -9,10 +9,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use rayon::prelude::*;
 
 use super::choice::Choice;
+use super::processors::Generated;
 use super::settings::Settings;
 use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
-use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie};
+use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
 
 /// What is continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +81,20 @@ struct Sequence {
     ids: Vec<u32>,
     /// None where the likeliest token is taken.
     choice: Option<Choice>,
+}
+
+impl Sequence {
+    /// Chooses the next token by its logits; none where these are no numbers.
+    fn next(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
+        likeliest(logits)?;
+        settings
+            .processors
+            .apply(logits, Generated { prompt, new: &self.ids, max_new_tokens: settings.max_new_tokens });
+        match &mut self.choice {
+            Some(choice) => choice.next(logits),
+            None => likeliest(logits),
+        }
+    }
 }
 
 struct Schedule<'a> {
@@ -304,15 +319,17 @@ impl<'a> Schedule<'a> {
 
     /// The next token of each sequence: those of the prompts that began stand in the order of the sequences, program by program.
     fn nexts(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
-        if self.settings.sampling.is_none() {
+        let settings = self.settings;
+        if settings.sampling.is_none() && settings.processors.is_empty() {
             return Ok(live.into_iter().zip(self.decoding.likeliest(runs)?.into_iter().flatten()).collect());
         }
         let logits: Vec<Vec<f32>> = self.decoding.run(runs)?.into_iter().flatten().collect();
-        let drawn = live.into_par_iter().zip(logits).map(|(mut sequence, logits)| {
-            let next = sequence.choice.as_mut().and_then(|choice| choice.next(&logits));
+        let prompts = &self.ids;
+        let chosen = live.into_par_iter().zip(logits).map(|(mut sequence, mut logits)| {
+            let next = sequence.next(&mut logits, prompts[sequence.prompt], settings);
             (sequence, next)
         });
-        Ok(drawn.collect())
+        Ok(chosen.collect())
     }
 
     /// Returns the run that makes the next token of a sequence: its last token, or all of them where its cached keys are of a
