@@ -100,6 +100,86 @@ fn longrope_document_scores_by_its_own_length() {
     }
 }
 
+/// `<s>` is the BOS of config.json alone: the tokenizer's EOS stands for an empty context.
+#[test]
+fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let questions = [
+        "Once upon a time there was a little girl.",
+        "Lily ran home and saw a red bird.",
+        "The dog was sad, and then it was happy.",
+    ];
+    let expected = [-21.9426, -36.5301, -45.5572];
+    let tokenizer = || {
+        let mut file: Value = serde_json::from_slice(&fs::read(model.join("tokenizer.json")).unwrap()).unwrap();
+        file["post_processor"] = Value::Null;
+        file
+    };
+    for config in [json!({"bos_token": null, "eos_token": "</s>"}), json!({"eos_token": "</s>"})] {
+        let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", config)]);
+        for definition in [WHOLE_TEXTS, NO_CONTEXT] {
+            let (answers, log) = asked(&world, definition, &questions, &[]);
+            near(definition, &answers, &expected);
+            assert!(!log.contains("stands for an empty context"), "{log}");
+        }
+    }
+    // Where the tokenizer names neither, config.json is asked, and a note says so.
+    let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", json!({}))]);
+    let (answers, log) = asked(&world, NO_CONTEXT, &questions, &[]);
+    assert!((number(&answers[0]) - expected[0]).abs() > LIKELIHOOD, "{answers:?}");
+    assert!(log.contains("token 1, the bos_token_id of config.json, stands for an empty context"), "{log}");
+}
+
+/// Tokens 512 and 513 are rows of the embedding that tokenizer.json does not name.
+#[test]
+fn added_tokens_of_files_beside_are_one_token_each() {
+    let Some(model) = shared("cases/turn4/added-tokens/model") else { return };
+    let questions = ["<|im_start|>user Once upon<|im_end|>", "Lily <|im_end|> ran", "Nothing special here"];
+    let letters = [-9.405, -10.674, -6.9894];
+    let tokens = [-15.7245, -7.3083, -6.9894];
+    // Tokens without a role are looked for in the normalised text.
+    let normalised = [-7.2064, -9.2695, -6.9894];
+    let own: Value = serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
+    let token = |content: &str| {
+        json!({
+            "content": content, "lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true
+        })
+    };
+    let with = |key: &str, value: Value| {
+        let mut config = own.clone();
+        config[key] = value;
+        config
+    };
+    let decoder = || json!({"512": token("<|im_start|>"), "513": token("<|im_end|>")});
+    let older = json!({"<|im_start|>": 512, "<|im_end|>": 513});
+    let list = json!(["<|im_start|>", "<|im_end|>"]);
+    for (what, files, expected) in [
+        ("none", vec![], letters),
+        ("added_tokens_decoder", vec![("tokenizer_config.json", with("added_tokens_decoder", decoder()))], tokens),
+        ("added_tokens.json alone", vec![("added_tokens.json", older.clone())], normalised),
+        (
+            "added_tokens.json",
+            vec![
+                ("tokenizer_config.json", with("additional_special_tokens", list.clone())),
+                ("added_tokens.json", older),
+            ],
+            tokens,
+        ),
+        ("additional_special_tokens", vec![("tokenizer_config.json", with("additional_special_tokens", list))], tokens),
+    ] {
+        let world = with_model(&model, &files);
+        let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
+        near(what, &answers, &expected);
+        // The store has what other files gave under other keys.
+        if what == "none" {
+            let config = with("added_tokens_decoder", decoder());
+            world.write("model/tokenizer_config.json", config.to_string());
+            let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
+            near("the same folder with other files", &answers, &tokens);
+        }
+    }
+}
+
 /// `.` is token 426.
 #[test]
 fn generation_stops_at_the_end_tokens_of_generation_config() {

@@ -145,7 +145,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
         put(draft, name, &regular::read(&source.join(name))?)?;
     }
     if is_gguf(source) {
-        put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source))?)?;
+        put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
     }
     tokenizer_config(draft, source, !layout.attached.is_empty())?;
     if !layout.attached.is_empty() {
@@ -164,7 +164,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
 
 /// The backbone's own settings of generation, or what its config says of special tokens.
 fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
-    let file = source.join("generation_config.json");
+    let file = parts::beside(source, "generation_config.json");
     if file.is_file() {
         return object(&file);
     }
