@@ -57,7 +57,7 @@ fn main() {
             let trie = Trie::scoring(programs);
             let mut seconds = vec![0.0; trie.len()];
             let started = Instant::now();
-            let exam = MultipleChoiceEval::new(&documents, BUDGET).unwrap();
+            let exam = MultipleChoiceEval::new(&documents, decoder.config(), BUDGET).unwrap();
             let scores = score(&exam, &decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
             (started.elapsed().as_secs_f64(), scores)
         };
@@ -79,7 +79,7 @@ fn main() {
             nine_best = nine_best.min(ours(&nine).0);
         }
         let n = documents.len() as f64;
-        let exam = MultipleChoiceEval::new(&documents, BUDGET).unwrap();
+        let exam = MultipleChoiceEval::new(&documents, decoder.config(), BUDGET).unwrap();
         let tokens: usize = (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum();
         println!(
             "{:>12} {:>10} {:>8} {:>14.1} {:>14.1} {:>7.2} {:>16.0} % {:>16.2}",

@@ -24,6 +24,7 @@ mod llama_cpp;
 mod lm_eval;
 mod memory;
 mod methods;
+mod model_files;
 mod new;
 mod outputs;
 mod page;

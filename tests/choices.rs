@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use crate::common;
-use crate::common::{engines, fixture, shared};
+use crate::common::{engines, engines_of, fixture, shared};
 use ghostlab::error::Result;
 use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice};
 use ghostlab::evaluate::{EvalSet, score};
-use ghostlab::model::{Engine, Operator, Program, Trie};
+use ghostlab::model::{Config, Decoder, Engine, LongRope, Operator, Products, Program, Rope, Scaling, Trie};
 use serde_json::Value;
 
 /// A document's choices: input, continuation.
@@ -27,7 +27,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
         tokens += of_batch;
         Ok(())
     };
-    let exam = MultipleChoiceEval::new(&borrowed, budget).unwrap();
+    let exam = MultipleChoiceEval::new(&borrowed, engine.config(), budget).unwrap();
     let of_programs = score(&exam, engine, &trie, &mut seconds, progress).unwrap();
     assert_eq!(tokens, (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum::<usize>());
     let by_document = |values: Vec<f64>| {
@@ -154,6 +154,58 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
         Program::pruned(layers, &[1, 2], |_| None),
         Program::pruned(layers, &[1, 2], |_| Some(scale.clone())),
     ]
+}
+
+/// Every architecture that is committed, each as it is and with the rope types that go by a sequence's length, in f32 and bf16
+/// products and with weights that are made by need. On the CPU engine a score is the same to the last bit whatever runs beside
+/// it.
+#[test]
+fn document_alone_and_together_scores_to_the_bit() {
+    let mut models: Vec<_> = std::fs::read_dir(fixture("arch")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    models.sort();
+    assert!(models.len() >= 6, "{models:?}");
+    for folder in models {
+        for config in length_dependent(&folder) {
+            for (products, memory) in [(Products::F32, u64::MAX), (Products::Bf16, u64::MAX), (Products::F32, 0)] {
+                let engine = Decoder::load_within(config.clone(), &folder, products, memory).unwrap();
+                let rope = config.rope.scaling.as_ref().map_or("default", Scaling::name);
+                same_alone(&format!("{}, {rope}, {products:?}", folder.display()), &engine, |a, b| a == b);
+            }
+            let candle = engines_of(config, &folder).pop().unwrap();
+            same_alone(&folder.display().to_string(), &*candle, |a, b| {
+                (a.log_likelihood - b.log_likelihood).abs() <= 1e-4 && a.greedy == b.greedy
+            });
+        }
+    }
+}
+
+/// A model's config, and the same with frequencies that change beyond 40 tokens.
+fn length_dependent(folder: &Path) -> Vec<Config> {
+    let config = Config::read(folder).unwrap();
+    let pairs = config.rotary_width / 2;
+    let divisors = |from: f64| (0..pairs).map(|pair| from + 0.3 * pair as f64).collect();
+    let longrope =
+        LongRope { short: divisors(1.0), long: divisors(2.0), original_max_position_embeddings: 40, attention: 1.1 };
+    let dynamic = Scaling::Dynamic { factor: 4.0, positions: 40 };
+    let ropes = [config.rope.scaling.clone(), Some(Scaling::LongRope(longrope)), Some(dynamic)];
+    let with = |scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() };
+    ropes.map(with).into()
+}
+
+/// Scores documents together, some of which are one group that begins alike, and each choice alone.
+fn same_alone(what: &str, engine: &dyn Engine, same: impl Fn(&Scored, &Scored) -> bool) {
+    let mut documents = documents(engine.config().vocab as u32);
+    let begun_alike =
+        |(input, continuation): &(Vec<u32>, Vec<u32>)| ([&[1], &input[..]].concat(), continuation.clone());
+    documents.push(documents.iter().flatten().map(begun_alike).collect());
+    let dense = [Program::dense(engine.config().layers)];
+    let together = scored(engine, &dense, &documents, 512).remove(0);
+    for (place, (document, together)) in documents.iter().zip(&together).enumerate() {
+        for (choice, together) in document.iter().zip(together) {
+            let alone = scored(engine, &dense, &[vec![choice.clone()]], 512)[0][0][0];
+            assert!(same(&alone, together), "{what}, document {place}: {alone:?} alone, {together:?} together");
+        }
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     let choice = |(input, continuation)| TokenisedChoice { input, continuation };
     let borrowed: Vec<Vec<TokenisedChoice<'_>>> =
         documents.iter().map(|of| of.iter().map(|(a, b)| choice((&a[..], &b[..]))).collect()).collect();
-    let exam = MultipleChoiceEval::new(&borrowed, 2048).unwrap();
+    let exam = MultipleChoiceEval::new(&borrowed, engine.config(), 2048).unwrap();
     let trie = Trie::scoring(&[Program::dense(engine.config().layers)]);
     let values = score(&exam, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().remove(0);
     let mut scores = scored(&values).into_iter().map(|of| of.log_likelihood);

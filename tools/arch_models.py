@@ -5,7 +5,8 @@ for crates/core/tests/architectures.rs to compare with. Nothing of it is committ
 
 Writes OUT/NAME: config.json as transformers writes it, config.hub-style.json in the older dialect, the weights, and
 forward.safetensors: for each text t (0 is shorter than every window and original context, 1 is longer) ids.t [tokens],
-logits.t [tokens, vocabulary] and layer_input.t.i [tokens, C]; and greedy [new], the tokens behind text 0, with margins [new].
+logits.t [tokens, vocabulary] and layer_input.t.i [tokens, C]; and for each prompt p (0 and 1 are the texts, 2 is the beginning
+of text 1 and grows beyond every original context) prompt.p [tokens], greedy.p [new] and margins.p [new].
 """
 
 import json
@@ -178,25 +179,36 @@ def texts(vocabulary):
     return [torch.randint(3, vocabulary, (1, length), generator=generator) for length in LENGTHS]
 
 
+def load(folder):
+    """A model in f32, which remembers nothing: the rope type `dynamic` goes by the longest text so far."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    assert not any(info.values()), f"{folder}: {info}"
+    return model.eval()
+
+
+def greedy(folder, ids):
+    """The likeliest tokens behind a prompt, and by how much each was likelier than any other."""
+    model = load(folder)
+    model.generation_config = type(model.generation_config)(pad_token_id=0)
+    with torch.no_grad():
+        made = model.generate(ids, do_sample=False, max_new_tokens=NEW, output_logits=True, return_dict_in_generate=True)
+    tops = [logits[0].topk(2).values for logits in made.logits]
+    return made.sequences[0, ids.shape[1] :].contiguous(), torch.stack([one - two for one, two in tops])
+
+
 def forward(folder):
     tensors = {}
-    for text, ids in enumerate(texts(SHAPE["vocab_size"])):
-        # Anew for each text: the rope type `dynamic` remembers the longest one so far.
-        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-        assert not any(info.values()), f"{folder}: {info}"
-        model.eval()
+    both = texts(SHAPE["vocab_size"])
+    for text, ids in enumerate(both):
+        model = load(folder)
         with torch.no_grad():
             output = model(ids, output_hidden_states=True)
         tensors |= {f"ids.{text}": ids[0], f"logits.{text}": output.logits[0].contiguous()}
         for layer in range(model.config.num_hidden_layers):
             tensors[f"layer_input.{text}.{layer}"] = output.hidden_states[layer][0].contiguous()
-        if text == 0:
-            model.generation_config = type(model.generation_config)(pad_token_id=0)
-            with torch.no_grad():
-                made = model.generate(ids, do_sample=False, max_new_tokens=NEW, output_logits=True, return_dict_in_generate=True)
-            tensors["greedy"] = made.sequences[0, ids.shape[1] :].contiguous()
-            tops = [logits[0].topk(2).values for logits in made.logits]
-            tensors["margins"] = torch.stack([one - two for one, two in tops])
+    for place, prompt in enumerate([*both, both[1][:, : ORIGINAL - NEW // 2]]):
+        tensors[f"prompt.{place}"] = prompt[0].contiguous()
+        tensors[f"greedy.{place}"], tensors[f"margins.{place}"] = greedy(folder, prompt)
     save_file(tensors, folder / "forward.safetensors")
 
 

@@ -136,7 +136,7 @@ pub fn sample_cost(
             if job.group.kind == WorkKind::Score {
                 let evaluation = &backbone.evaluations[job.place];
                 let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
-                text.with_eval_set(backbone.batch_tokens, |eval_set| {
+                text.with_eval_set(backbone, |eval_set| {
                     let (drawn, chunks) = (draw(backbone, evaluation, eval_set.chunks()), eval_set.chunks());
                     let part = drawn.len() as f64 / chunks.max(1) as f64;
                     all.chunks += drawn.len();
@@ -226,7 +226,7 @@ fn scores(
         let text = tokens::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.subject);
         let scored = text.scored_tokens();
-        text.with_eval_set(backbone.batch_tokens, |eval_set| {
+        text.with_eval_set(backbone, |eval_set| {
             let drawn = draw(backbone, evaluation, eval_set.chunks());
             if drawn.is_empty() {
                 return Ok(());

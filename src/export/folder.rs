@@ -150,7 +150,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
         }
     }
     if is_gguf(source) {
-        put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source))?)?;
+        put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
     }
     tokenizer_config(draft, source, !layout.attached.is_empty())?;
     if !layout.attached.is_empty() {
@@ -169,7 +169,9 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
 
 /// The backbone's own settings of generation, or what its config says of special tokens.
 fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
-    if let Some(file) = source::find(source, "generation_config.json")? {
+    let name = "generation_config.json";
+    let folder = parts::beside(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
+    if let Some(file) = source::find(&folder, name)? {
         return object(&file);
     }
     let ids = ["bos_token_id", "eos_token_id", "pad_token_id"];

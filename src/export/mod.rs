@@ -199,7 +199,7 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     let malformed = |error: serde_json::Error| {
         Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string())
     };
-    let tokenizer: Value = serde_json::from_slice(&corpus::description(&file)?).map_err(malformed)?;
+    let tokenizer: Value = serde_json::from_slice(&corpus::description(&file, config.vocab)?).map_err(malformed)?;
     let own = Value::Object(config_of(backbone)?);
     let folder = parts::beside(backbone, ".");
     let settings = match source::find(&folder, "tokenizer_config.json")? {

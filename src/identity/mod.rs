@@ -235,6 +235,9 @@ pub enum MeasureId {
         /// The token that stands for an empty context, as the backbone's files write it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prefix: Option<Canonical>,
+        /// Generation settings of the backbone's files that change answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<Canonical>,
         /// Tokens of a batch.
         batch: usize,
     },

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::Result;
-use crate::evaluate::{end_of_text, prefix_token};
-use crate::files::sha256;
+use crate::evaluate::{PrefixToken, end_of_text, prefix_token};
+use crate::files::gguf::is_gguf;
+use crate::files::{parts, sha256};
 use crate::grid::{CalibratedOn, Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, Rounded, TaskUse};
 use crate::identity::{
     CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
@@ -99,6 +100,22 @@ impl<'a> BackboneContents<'a> {
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
+    /// Returns the token that stands for an empty context.
+    fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
+        let tokenizer = parts::tokenizer(&self.folder);
+        prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
+    }
+
+    /// Returns what a reader has to know of the token that stands for an empty context, where a task may ask for it.
+    pub(super) fn prefix_note(&self) -> Result<Option<String>> {
+        let evaluate = &self.grid.evaluate;
+        if evaluate.tasks.is_empty() && evaluate.definitions.is_empty() || is_gguf(&self.folder) {
+            return Ok(None);
+        }
+        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
+        Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
+    }
+
     /// What is measured of a task, and the key of its requests.
     pub(super) fn task(&self, used: &TaskUse) -> Result<(MeasureId, Key)> {
         let data = &self.grid.tasks[&used.name];
@@ -111,7 +128,7 @@ impl<'a> BackboneContents<'a> {
             Some(length) => length,
             None => tasks::max_length(&config, Some(&tokenizer_config))?,
         };
-        let prefix = prefix_token(&tokenizer_config, &config).map(|(_, token)| json!(token));
+        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
         let asked = json!({
             "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": limit, "bos": bos,
             "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
@@ -148,7 +165,11 @@ impl<'a> BackboneContents<'a> {
         });
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
-        let prefix = prefix_token(&tokenizer_config, &config).map(|(_, token)| Canonical::of(&json!(token)));
+        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| Canonical::of(&json!(prefix.token)));
+        let generation = match definition.output {
+            Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
+            _ => None,
+        };
         let documents = of.files(definition.evaluated());
         let measure = MeasureId::Defined {
             asks: sha256::of_bytes(definition.asks()),
@@ -161,6 +182,7 @@ impl<'a> BackboneContents<'a> {
             bos: how.bos.to_string(),
             max_length,
             prefix,
+            generation: generation.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
         let mut asked = json!(measure)["defined"].take();

@@ -93,6 +93,7 @@ impl BackbonePlan {
         let engine = engine.choose(&folder)?;
         let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
         let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
+        config.notes.extend(contents.prefix_note()?);
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {

@@ -172,7 +172,7 @@ impl Differences {
 /// Whether two numbers are of the same items: windows of the same tokens, or the same documents.
 fn of_same_items(differences: &[Difference], metric: &str) -> bool {
     /// What of a measure changes no item.
-    const BESIDE: [&str; 3] = ["batch", "max_length", "prefix"];
+    const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { aspect, .. }| match aspect.is_of("measure") {
         true => BESIDE.contains(&aspect.name()),
         // A text becomes other windows under another tokenizer; a task's documents are what they are.

@@ -66,7 +66,7 @@ fn make(
         Some((text, scoring)) => (text, Some(scoring)),
         None => (tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?, None),
     };
-    let (step, scoring) = text.with_eval_set(backbone.batch_tokens, |eval_set| {
+    let (step, scoring) = text.with_eval_set(backbone, |eval_set| {
         let journal = evaluation.journal.clone();
         let job = ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None };
         let mut scoring = match begun {

@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
 use crate::evaluate::generation::GenerationEval;
 use crate::evaluate::{EvalSet, perplexity};
-use crate::generate::{Prompt, Sampling, Settings};
+use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
 use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
 use crate::tasks::Solutions;
-use crate::work::backbone::{Evaluation, Subject};
+use crate::work::backbone::{BackbonePlan, Evaluation, Subject};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 pub mod defined;
@@ -172,7 +172,7 @@ fn store_requests(
 ) -> Result<()> {
     let tokens = TaskTokens { places: places(lengths), ids };
     let choices = tokens.choices();
-    let eval_set = MultipleChoiceEval::new(&choices, 1)?;
+    let eval_set = MultipleChoiceEval::new(&choices, &to.backbone.config, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
     put(to.store, to.key, seconds, &payloads)
@@ -282,11 +282,16 @@ impl Text {
         })
     }
 
-    /// Calls `with` with the eval set that the tokens are.
-    pub fn with_eval_set<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn EvalSet) -> Result<T>) -> Result<T> {
+    /// Calls `with` with the eval set that the tokens are for a backbone, in batches of its size.
+    pub(crate) fn with_eval_set<T>(
+        &self,
+        backbone: &BackbonePlan,
+        with: impl FnOnce(&dyn EvalSet) -> Result<T>,
+    ) -> Result<T> {
+        let batch_tokens = backbone.batch_tokens;
         match self {
             Self::Windows(windows) => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
-            Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), batch_tokens)?),
+            Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), &backbone.config, batch_tokens)?),
             Self::Generation(prompts) => with(&prompts.eval_set()),
         }
     }
@@ -311,6 +316,8 @@ struct PromptsRecord {
     context: usize,
     stops: Vec<String>,
     end_of_text: Vec<u32>,
+    #[serde(default, skip_serializing_if = "LogitsProcessors::is_empty")]
+    processors: LogitsProcessors,
     sampling: Option<Sampling>,
 }
 
@@ -329,13 +336,14 @@ impl Prompts {
 
     /// Stores them with what else belongs to them.
     pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
-        let Settings { max_new_tokens, context, stops, end_of_text, sampling, .. } = &self.settings;
+        let Settings { max_new_tokens, context, stops, end_of_text, processors, sampling, .. } = &self.settings;
         let record = PromptsRecord {
             prompts: self.prompts.iter().map(|of| (of.identity.clone(), of.ids.len())).collect(),
             max_new_tokens: *max_new_tokens,
             context: *context,
             stops: stops.clone(),
             end_of_text: end_of_text.clone(),
+            processors: processors.clone(),
             sampling: *sampling,
         };
         let all: Vec<u32> = self.prompts.iter().flat_map(|of| of.ids.iter().copied()).collect();
@@ -350,7 +358,7 @@ impl Prompts {
     /// # Errors
     /// Damage.
     pub(super) fn read(object: &StoredObject, tokenizer: Tokenizer, cache_bytes: u64) -> Result<Self> {
-        let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, sampling } =
+        let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, processors, sampling } =
             from_json(object, PROMPTS)?;
         let ids = ids(object)?;
         check(object, ids.len() == prompts.iter().map(|(_, length)| length).sum::<usize>())?;
@@ -362,7 +370,7 @@ impl Prompts {
         });
         let prompts = prompts.collect();
         let plain = Settings::greedy(max_new_tokens, context);
-        let settings = Settings { stops, end_of_text, sampling, cache_bytes, ..plain };
+        let settings = Settings { stops, end_of_text, processors, sampling, cache_bytes, ..plain };
         Ok(Self { prompts, settings, tokenizer })
     }
 }

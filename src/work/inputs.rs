@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::{ChatTemplate, native};
 use rayon::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::corpus;
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
-use crate::files::{parts, regular};
+use crate::files::{parts, regular, sha256};
+use crate::generate::{GENERATION_CONFIG, GenerationConfig};
 use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
@@ -26,6 +29,8 @@ pub struct Inputs {
     documents: BTreeMap<String, usize>,
     /// What each backbone is, by its folder.
     contents: BTreeMap<PathBuf, String>,
+    /// Hash of each backbone's tokenizer, by its folder.
+    tokenizers: BTreeMap<PathBuf, String>,
 }
 
 /// A grid and what it reads.
@@ -56,6 +61,10 @@ impl Inputs {
             files.extend([parts::config(&backbone.path), parts::tokenizer(&backbone.path)]);
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(parts::beside(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
+            files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
+            if grid.definitions.values().any(|of| of.definition.output == Output::Generate) {
+                files.extend(Some(parts::beside(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
+            }
             if grid.evaluate.definitions.iter().any(|of| of.how.chat.is_some()) {
                 files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
             }
@@ -69,10 +78,13 @@ impl Inputs {
         let files: Vec<PathBuf> = files.into_iter().collect();
         let hash = |file: PathBuf| store.input(&file).map(|input| (file, input));
         let by_path = files.into_par_iter().map(hash).collect::<Result<_>>()?;
-        let inputs = Self { by_path, documents: BTreeMap::new(), contents: BTreeMap::new() };
+        let inputs =
+            Self { by_path, documents: BTreeMap::new(), contents: BTreeMap::new(), tokenizers: BTreeMap::new() };
         let content = |of: &Backbone| Ok((of.path.clone(), inputs.content(&of.path, store)?));
         let contents = grid.backbones.values().map(content).collect::<Result<_>>()?;
-        Ok(Self { documents: inputs.documents(grid)?, contents, ..inputs })
+        let tokenizer = |of: &Backbone| Ok((of.path.clone(), inputs.tokenizer(&of.path)?));
+        let tokenizers = grid.backbones.values().map(tokenizer).collect::<Result<_>>()?;
+        Ok(Self { documents: inputs.documents(grid)?, contents, tokenizers, ..inputs })
     }
 
     pub(crate) fn of(&self, file: &Path) -> Result<&str> {
@@ -82,7 +94,20 @@ impl Inputs {
     pub(crate) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
         Ok(BackboneFiles {
             content: self.contents.get(folder).ok_or_else(|| appeared(folder))?.clone(),
-            tokenizer: self.of(&parts::tokenizer(folder))?.to_string(),
+            tokenizer: self.tokenizers.get(folder).ok_or_else(|| appeared(folder))?.clone(),
+        })
+    }
+
+    /// Returns the hash of a backbone's tokenizer: that of its file, and of the tokens that files beside it add.
+    fn tokenizer(&self, folder: &Path) -> Result<String> {
+        let file = parts::tokenizer(folder);
+        let own = self.of(&file)?.to_owned();
+        let beside = corpus::files_beside(&file);
+        let files: Vec<&Path> = [file.as_path()].into_iter().chain(beside.iter().map(PathBuf::as_path)).collect();
+        let added = self.guarded(&files, || corpus::added_beside(&file))?;
+        Ok(match added {
+            None => own,
+            Some(added) => sha256::of_bytes(json!({"tokenizer": own, "added": added}).to_string()),
         })
     }
 
@@ -96,11 +121,24 @@ impl Inputs {
         self.guarded(&[folder], read)
     }
 
-    /// A backbone's `config.json` and `tokenizer_config.json`; null where there is none.
+    /// Reads a backbone's `config.json` and `tokenizer_config.json`, with the roles of tokens that other files of the tokenizer
+    /// give; null where there is none.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
         let own = || if is_gguf(&config) { model::gguf_config(&config) } else { read_json(&config) };
-        self.guarded(&[&config, &tokenizer], || Ok([own()?, read_json(&tokenizer)?]))
+        let roles = corpus::files_beside(&tokenizer);
+        let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
+        self.guarded(&files, || Ok([own()?, corpus::tokenizer_config(&tokenizer)?]))
+    }
+
+    /// Reads the generation settings of a backbone, whose `config.json` is given.
+    ///
+    /// # Errors
+    /// A setting that is not run.
+    pub(crate) fn generation(&self, folder: &Path, config: &Value) -> Result<GenerationConfig> {
+        let file = parts::beside(folder, GENERATION_CONFIG);
+        self.guarded(&[&file], || GenerationConfig::read(&read_json(&file)?, config))
+            .map_err(|error| error.at(folder.display()))
     }
 
     /// A backbone's chat template.

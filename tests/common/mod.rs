@@ -16,7 +16,8 @@ pub mod seen;
 pub mod world;
 
 pub use of_core::{
-    assert_close, candle, checkout, engines, fixture, flat, gpu, json, numbers, python, relative_error, shared, tensors,
+    assert_close, candle, checkout, engines, engines_of, fixture, flat, gpu, json, numbers, python, relative_error,
+    shared, tensors,
 };
 
 /// Reads the JSON of a record of a run or plan, without its checksum. Nothing where it is being written.

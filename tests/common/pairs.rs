@@ -161,6 +161,15 @@ impl Setting {
         );
     }
 
+    fn generating(&self) {
+        self.defined("");
+        self.world.write(
+            "made.yaml",
+            "task: made\ndataset_path: a/b\ntest_split: test\noutput_type: generate_until\n\
+             doc_to_text: '{{text}} w9'\ndoc_to_target: w1\nmetric_list: [{metric: exact_match}]\n",
+        );
+    }
+
     fn tuned(&self) {
         self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
     }
@@ -578,6 +587,18 @@ pub fn unlike() -> Vec<Pair> {
                 },
             )
         },
+        Pair {
+            runs: false,
+            ..between(
+                "other generation settings of the backbone",
+                &["measure.defined.generation"],
+                |of| of.generating(),
+                |of| {
+                    of.generating();
+                    of.world.write("backbone/generation_config.json", json!({"eos_token_id": [2, 7]}).to_string());
+                },
+            )
+        },
         pair("longer prompts", &["measure.prefill.length"], |of| {
             of.grid("latency: {length: 16}", "latency: {length: 8}");
         }),
@@ -643,6 +664,20 @@ pub fn alike() -> Vec<Pair> {
                 config["architectures"] = json!(["LlamaForCausalLM"]);
             });
         }),
+        Pair {
+            runs: false,
+            ..between(
+                "generation settings that change no answer",
+                &[],
+                |of| of.generating(),
+                |of| {
+                    of.generating();
+                    let eos = super::json(&of.world.path("backbone/config.json"))["eos_token_id"].clone();
+                    let settings = json!({"eos_token_id": eos, "do_sample": true, "temperature": 0.6});
+                    of.world.write("backbone/generation_config.json", settings.to_string());
+                },
+            )
+        },
         pair("a chat template", &[], |of| {
             of.json("backbone/tokenizer_config.json", |config| config["chat_template"] = json!("{{ messages }}"));
         }),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{engines, engines_of, fixture, gpu, relative_error};
+use crate::common::{engines, engines_of, fixture, gpu, relative_error, shared};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::EvalSet;
 use ghostlab_core::evaluate::generation::GenerationEval;
@@ -325,4 +325,66 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
     let (together, first, second) = (of(&[1, 0]), of(&[0]), of(&[1]));
     assert_eq!(together, [second, first].concat());
     assert!(eval.fits(1, &together[0][0]) && eval.fits(0, &together[1][0]));
+}
+
+/// Phi-3 with `longrope` beyond 24 tokens. Expected: greedy tokens of transformers 5.24 in f32, each prompt by itself. Two logits
+/// are never nearer than 0.02. Prompts of 10 tokens stay short, those of 18 to 24 grow beyond the context, longer ones begin there.
+#[test]
+fn longrope_answer_beyond_the_context_runs_anew() {
+    let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
+    let expected: [(usize, [u32; 12]); 6] = [
+        (10, [186, 372, 51, 506, 378, 300, 363, 53, 448, 437, 371, 171]),
+        (18, [200, 179, 49, 37, 508, 378, 199, 506, 500, 121, 221, 262]),
+        (23, [242, 68, 109, 107, 316, 398, 398, 398, 398, 61, 242, 296]),
+        (24, [30, 66, 83, 193, 415, 153, 372, 289, 202, 7, 104, 284]),
+        (25, [391, 439, 245, 53, 318, 236, 145, 19, 316, 245, 415, 236]),
+        (30, [180, 409, 386, 11, 179, 123, 492, 149, 200, 415, 198, 11]),
+    ];
+    // All begin alike.
+    let prompt = |length: usize| -> Vec<u32> {
+        let rest = (0..length as u32 - 1).map(|i| (97 * 3 + i * i * 31 + i * 7) % 500 + 3);
+        [1].into_iter().chain(rest).collect()
+    };
+    let prompts: Vec<Prompt> =
+        expected.iter().map(|(length, _)| Prompt { identity: length.to_string(), ids: prompt(*length) }).collect();
+    for engine in engines(&folder) {
+        let layers = engine.config().layers;
+        // The second program runs anew by itself.
+        let trie = Trie::new(&[Program::dense(layers), Program::pruned(layers, &[1], |_| None)]);
+        let alone: Vec<Vec<Generation>> = prompts
+            .iter()
+            .flat_map(|one| {
+                let settings = Settings { batch: 1, ..Settings::greedy(12, 100) };
+                generate(&*engine, &trie, std::slice::from_ref(one), &settings, &Digits, &mut ()).unwrap()
+            })
+            .collect();
+        for batch in [1, 3, 16] {
+            let settings = Settings { batch, ..Settings::greedy(12, 100) };
+            let ours = generate(&*engine, &trie, &prompts, &settings, &Digits, &mut ()).unwrap();
+            for ((length, expected), ours) in expected.iter().zip(&ours) {
+                assert_eq!(ours[0].ids, expected, "{}, {length} tokens, batch {batch}", engine.id());
+            }
+            assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
+        }
+        // Enough for each prompt with its answers, but not for a text that runs anew.
+        let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
+        let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
+        let error = generate(&*engine, &trie, &prompts, &short, &Digits, &mut ()).unwrap_err();
+        assert!(error.to_string().contains("the cache has no room for a prompt"), "{error}");
+    }
+}
+
+#[test]
+fn cached_keys_of_another_regime_are_refused_where_a_text_runs_anew() {
+    let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
+    for engine in engines(&folder) {
+        let trie = Trie::new(&[Program::dense(engine.config().layers)]);
+        let mut decoding = engine.decoding(&trie).unwrap();
+        let mut run = |ids: &[u32], block| {
+            decoding.run(&[Run { ids: ids.to_vec(), programs: vec![0], before: Vec::new(), block, room: 40 }])
+        };
+        assert!(run(&ids(1, 24), 0).is_ok() && run(&ids(1, 30), 1).is_ok() && run(&[5], 1).is_ok());
+        let error = run(&[5], 0).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("at most 24 tokens"), "{error}");
+    }
 }

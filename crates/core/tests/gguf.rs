@@ -14,8 +14,9 @@ use candle_core::{DType, Device, Tensor};
 use ghostlab_core::corpus::Tokenizer;
 use ghostlab_core::model::{
     Batch, Config, Decoder, Engine, Observer, Products, Program, ResidualStream, Scaling, Trie, WeightType, content,
-    tensor_hashes,
+    gguf_config, tensor_hashes,
 };
+use serde_json::json;
 
 /// The stream that enters the head, as logits `[tokens, vocab]`.
 fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
@@ -358,4 +359,24 @@ fn lines() -> Vec<String> {
         lines.take(1500).map(str::to_owned).collect()
     };
     files.iter().flat_map(of_file).collect()
+}
+
+#[test]
+fn gguf_end_tokens_are_one_list_main_one_first() {
+    let temp = tempfile::tempdir().unwrap();
+    let ends = |more: &[(&str, u32)]| {
+        let more: Vec<(String, Value)> =
+            more.iter().map(|(name, id)| (format!("tokenizer.ggml.{name}_token_id"), Value::U32(*id))).collect();
+        let more: Vec<(&str, Value)> = more.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+        let path = write(&fixture("arch/llama-gqa"), temp.path(), GgmlDType::F32, &more);
+        gguf_config(&path).unwrap()["eos_token_id"].clone()
+    };
+    for (more, expected) in [
+        (&[("eos", 2)][..], json!(2)),
+        (&[("eos", 2), ("eot", 2)], json!(2)),
+        (&[("eot", 7), ("eos", 2), ("eom", 9)], json!([2, 7, 9])),
+        (&[("eot", 7)], json!(7)),
+    ] {
+        assert_eq!(ends(more), expected, "{more:?}");
+    }
 }

@@ -88,7 +88,9 @@ impl Want {
     /// What a decoder is read from.
     pub fn backbone(source: Source) -> Self {
         let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(Wanted::needed);
-        let optional = ["*.safetensors.index.json", "tokenizer_config.json"].map(Wanted::optional);
+        let beside =
+            ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json"];
+        let optional = ["*.safetensors.index.json"].into_iter().chain(beside).map(Wanted::optional);
         Self { source, files: needed.into_iter().chain(optional).collect() }
     }
 

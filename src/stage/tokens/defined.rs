@@ -210,7 +210,9 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, context) = to.reader(used.how.max_length)?;
     let [config, tokenizer_config] = to.given.inputs.configs(&to.backbone.folder)?;
-    let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, &config)?;
+    let generation = to.given.inputs.generation(&to.backbone.folder, &config)?;
+    generation.check_ids(to.backbone.config.vocab)?;
+    let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
     let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
     if max_tokens >= context {
         return Err(Error::bad_input("new tokens leave no room for a prompt")
@@ -248,7 +250,10 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
     });
     // The harness stops at the text of EOS, too.
     let stops = until.into_iter().chain(end).collect();
-    let settings = Settings { stops, end_of_text, sampling, ..Settings::greedy(max_tokens, context) };
+    // Prompts are cut to what the task's own limit leaves room for, as by the harness.
+    let max_new_tokens = generation.max_new_tokens.unwrap_or(max_tokens);
+    let plain = Settings::greedy(max_new_tokens, context - max_tokens + max_new_tokens);
+    let settings = Settings { stops, end_of_text, processors: generation.processors, sampling, ..plain };
     let prompts = Prompts::new(prompts.collect(), settings, to.tokenizer.clone());
     prompts.store(to.store, to.key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
 }

@@ -173,7 +173,9 @@ fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
 
 fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
     let path = parts::tokenizer(&backbone.folder);
-    let tokenizer = given.inputs.guarded(&[&path], || Tokenizer::load(path.clone()))?;
+    let beside = corpus::files_beside(&path);
+    let files: Vec<&Path> = [path.as_path()].into_iter().chain(beside.iter().map(PathBuf::as_path)).collect();
+    let tokenizer = given.inputs.guarded(&files, || Tokenizer::load(&path))?;
     if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
             .at(tokenizer.path().display().to_string())
@@ -181,7 +183,7 @@ fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
             .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
             .hint("tokenizer.json is of another model"));
     }
-    Ok(tokenizer)
+    Ok(tokenizer.within(backbone.config.vocab))
 }
 
 /// The corpora and tasks that have to be tokenised, read once for all backbones.

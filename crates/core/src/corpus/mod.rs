@@ -4,6 +4,7 @@
 //! backbone is calibrated or scored on ([`calibration`], [`evaluation`]). The draws are CPython's ([`PythonRandom`]),
 //! so that a seed names the same windows here and in the paper's reference code.
 
+mod added_tokens;
 mod draw;
 mod gguf;
 mod numpy;
@@ -15,10 +16,11 @@ mod tokenizer;
 mod tokenizer_file;
 mod windows;
 
+pub use added_tokens::{added_beside, files_beside, tokenizer_config};
 pub use draw::PythonRandom;
 pub use gguf::{GgufTokenizer, to_gguf};
 pub use rule::{EVALUATION_SEED, Rule, calibration, evaluation, streamed_calibration, streamed_evaluation};
 pub use stream::{ShardOrder, Shards};
 pub use text::{Rows, format, read_rows, read_rows_within, rows};
-pub use tokenizer::{Tokenizer, description};
+pub use tokenizer::{Tokenizer, description, token_id};
 pub use windows::{Start, Windows};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tokenizers::Encoding;
 
-use super::{gguf, tokenizer_file};
+use super::{added_tokens, gguf, tokenizer_file};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{caught, parts, regular};
@@ -15,7 +15,8 @@ use crate::files::{caught, parts, regular};
 const MOST_PER_BYTE: usize = 64;
 const MOST_BESIDE: usize = 4096;
 
-/// A backbone's tokenizer, read from its `tokenizer.json`, or from the header of its GGUF file.
+/// A backbone's tokenizer, read from its `tokenizer.json` and the files beside it that add tokens, or from the header of its
+/// GGUF file.
 ///
 /// Special tokens are those that the file's post-processor puts (usually one BOS at the start). Truncation and padding
 /// settings of the file are ignored: a corpus is tokenised whole, and windows are cut afterwards.
@@ -24,6 +25,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     path: PathBuf,
     vocab_size: usize,
+    /// One more than the highest id that a text may have.
+    id_limit: usize,
 }
 
 impl Tokenizer {
@@ -33,7 +36,7 @@ impl Tokenizer {
     /// When the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = description(path)?;
+        let (bytes, beside) = description_beside(path, usize::MAX)?;
         let malformed = |found: String| {
             Error::bad_input("the tokenizer cannot be read")
                 .at(path.display())
@@ -50,7 +53,8 @@ impl Tokenizer {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
             inner.with_truncation(None)?;
             inner.with_padding(None);
-            let highest = inner.get_vocab(true).into_values().max();
+            let highest =
+                inner.get_vocab(true).into_iter().filter(|(token, _)| !beside.contains(token)).map(|(_, id)| id).max();
             Ok::<_, tokenizers::Error>((inner, highest))
         };
         let read = caught::catch(read).map_err(|panic| malformed(format!("a panic of its reader: {panic}")))?;
@@ -58,11 +62,19 @@ impl Tokenizer {
         let Some(highest) = highest else {
             return Err(malformed("a vocabulary without any token".to_owned()));
         };
-        let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX };
+        let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX, id_limit: usize::MAX };
         // What the post-processor puts need not stand in the vocabulary, but has to be looked up in the embedding.
         let special = tokenizer.encode("")?.into_iter().max();
         tokenizer.vocab_size = special.map_or(highest, |special| special.max(highest)) as usize + 1;
+        let added = beside.iter().filter_map(|token| Some(tokenizer.id(token)? as usize + 1)).max();
+        tokenizer.id_limit = added.unwrap_or(0).max(tokenizer.vocab_size);
         Ok(tokenizer)
+    }
+
+    /// Refuses texts with ids from `rows` on, which an embedding of so many rows has not.
+    #[must_use]
+    pub fn within(self, rows: usize) -> Self {
+        Self { id_limit: self.id_limit.min(rows), ..self }
     }
 
     /// The ids of a whole text, special tokens included.
@@ -105,8 +117,8 @@ impl Tokenizer {
         if ids.len() > text.len().saturating_mul(MOST_PER_BYTE).saturating_add(MOST_BESIDE) {
             return Err(refused(format!("{} tokens for {} bytes", ids.len(), text.len())));
         }
-        match ids.iter().find(|id| **id as usize >= self.vocab_size) {
-            Some(id) => Err(refused(format!("the id {id}, beyond the vocabulary's {}", self.vocab_size))),
+        match ids.iter().find(|id| **id as usize >= self.id_limit) {
+            Some(id) => Err(refused(format!("the id {id}, beyond the vocabulary's {}", self.id_limit))),
             None => Ok(encoding),
         }
     }
@@ -144,7 +156,8 @@ impl Tokenizer {
     }
 
     /// One more than the highest id of the vocabulary and the added tokens: the least number of rows that the
-    /// backbone's embedding must have. (Ids may have gaps, so it can exceed the number of tokens.)
+    /// backbone's embedding must have. (Ids may have gaps, so it can exceed the number of tokens.) Tokens that only the files
+    /// beside a `tokenizer.json` add do not count: many embeddings have no row for them.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -155,18 +168,35 @@ impl Tokenizer {
     }
 }
 
-/// What a file says of a tokenizer, as a `tokenizer.json` says it.
+/// Returns what a file and those beside it say of a tokenizer, as one `tokenizer.json`. Tokens that files beside it add are left
+/// out where an embedding of `rows` rows has none for them.
 ///
 /// # Errors
 /// A file that cannot be read; a GGUF file with a tokenizer of another kind.
-pub fn description(path: &Path) -> Result<Vec<u8>> {
+pub fn description(path: &Path, rows: usize) -> Result<Vec<u8>> {
+    description_beside(path, rows).map(|(bytes, _)| bytes)
+}
+
+/// Returns the id of a token by its text, without the whole tokenizer where its file lists the token as an added one.
+///
+/// # Errors
+/// As [`Tokenizer::load`].
+pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
+    match added_tokens::own_id(path, token)? {
+        Some(id) => Ok(Some(id)),
+        None => Ok(Tokenizer::load(path)?.id(token)),
+    }
+}
+
+/// As [`description`], and the texts of the tokens that only files beside it name.
+fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
-        return Ok(gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes());
+        return Ok((gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
     }
     if path.ends_with("tokenizer.json") && !path.exists() {
         return Err(parts::no_tokenizer(path));
     }
-    regular::read(path)
+    added_tokens::merge(regular::read(path)?, path, rows)
 }
 
 /// For tests: one token per word `a` to `z` (ids 2 to 27), split at white space, BOS (id 1) in front.

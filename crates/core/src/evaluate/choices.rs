@@ -2,12 +2,13 @@
 //!
 //! The choices of a document mostly share a long context. What they share is run once, as a segment that the rest of
 //! each choice continues; choices with the same input are one. Only rows that score a continuation go through the head.
+//! Choices whose lengths have unlike rotary frequencies share nothing ([`Config::length_regime`]): each goes by its own length.
 
 use std::collections::BTreeMap;
 
 use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts};
 use crate::error::{Error, Result};
-use crate::model::{Batch, Engine, Load, Prediction, ScoredRow, Trie};
+use crate::model::{Batch, Config, Engine, LengthRegime, Load, Prediction, ScoredRow, Trie};
 
 /// One choice as the model gets it.
 #[derive(Debug, Clone, Copy)]
@@ -27,30 +28,18 @@ pub struct Scored {
     pub greedy: bool,
 }
 
-/// A document's choices as segments: the prefix that all distinct inputs share, and what each has after it.
+/// Inputs as segments: the prefix that all of them share, and what each has after it.
 struct PrefixTree<'a> {
     prefix: &'a [u32],
     branches: Vec<&'a [u32]>,
-    /// The branch of each choice.
-    of_choice: Vec<usize>,
 }
 
 impl<'a> PrefixTree<'a> {
-    fn new(choices: &[TokenisedChoice<'a>]) -> Self {
-        let mut inputs: Vec<&[u32]> = Vec::new();
-        let of_choice = choices
-            .iter()
-            .map(|choice| {
-                inputs.iter().position(|input| *input == choice.input).unwrap_or_else(|| {
-                    inputs.push(choice.input);
-                    inputs.len() - 1
-                })
-            })
-            .collect();
+    fn new(inputs: &[&'a [u32]]) -> Self {
         let first = inputs.first().copied().unwrap_or_default();
         let common = |input: &&[u32]| first.iter().zip(*input).take_while(|(a, b)| a == b).count();
         let shared = inputs.iter().map(common).min().unwrap_or(0);
-        Self { prefix: &first[..shared], branches: inputs.iter().map(|input| &input[shared..]).collect(), of_choice }
+        Self { prefix: &first[..shared], branches: inputs.iter().map(|input| &input[shared..]).collect() }
     }
 
     fn tokens(&self) -> usize {
@@ -70,10 +59,42 @@ impl<'a> PrefixTree<'a> {
     }
 }
 
+/// A document's distinct inputs: a tree for each regime of length.
+struct DocumentTrees<'a> {
+    trees: Vec<PrefixTree<'a>>,
+    /// Tree and branch of each choice.
+    of_choice: Vec<(usize, usize)>,
+}
+
+impl<'a> DocumentTrees<'a> {
+    fn new(choices: &[TokenisedChoice<'a>], config: &Config) -> Self {
+        let mut inputs: Vec<(LengthRegime, Vec<&'a [u32]>)> = Vec::new();
+        let mut of_choice = Vec::with_capacity(choices.len());
+        for choice in choices {
+            let regime = config.length_regime(choice.input.len());
+            let tree = inputs.iter().position(|(of, _)| *of == regime).unwrap_or_else(|| {
+                inputs.push((regime, Vec::new()));
+                inputs.len() - 1
+            });
+            let branches = &mut inputs[tree].1;
+            let branch = branches.iter().position(|input| *input == choice.input).unwrap_or_else(|| {
+                branches.push(choice.input);
+                branches.len() - 1
+            });
+            of_choice.push((tree, branch));
+        }
+        Self { trees: inputs.iter().map(|(_, inputs)| PrefixTree::new(inputs)).collect(), of_choice }
+    }
+
+    fn tokens(&self) -> usize {
+        self.trees.iter().map(PrefixTree::tokens).sum()
+    }
+}
+
 /// Documents as an eval set: the values are two for each choice, see [`scored`].
 pub struct MultipleChoiceEval<'a> {
     documents: &'a [Vec<TokenisedChoice<'a>>],
-    trees: Vec<PrefixTree<'a>>,
+    trees: Vec<DocumentTrees<'a>>,
     /// The documents of each chunk.
     batches: Vec<Vec<usize>>,
 }
@@ -84,12 +105,12 @@ pub fn scored(values: &[f64]) -> Vec<Scored> {
 }
 
 impl<'a> MultipleChoiceEval<'a> {
-    /// A batch holds up to `batch_tokens` tokens; a longer document runs alone. The budget changes a result only by
-    /// rounding; the same documents and budget give the same bytes.
+    /// Makes batches of up to `batch_tokens` tokens for a backbone; a longer document runs alone. The budget changes a result
+    /// only by rounding; the same documents and budget give the same bytes.
     ///
     /// # Errors
     /// A continuation that is longer than what the model sees.
-    pub fn new(documents: &'a [Vec<TokenisedChoice<'a>>], batch_tokens: usize) -> Result<Self> {
+    pub fn new(documents: &'a [Vec<TokenisedChoice<'a>>], config: &Config, batch_tokens: usize) -> Result<Self> {
         for (document, choices) in documents.iter().enumerate() {
             for (index, choice) in choices.iter().enumerate() {
                 if choice.continuation.len() > choice.input.len() {
@@ -100,7 +121,8 @@ impl<'a> MultipleChoiceEval<'a> {
                 }
             }
         }
-        let trees: Vec<PrefixTree<'_>> = documents.iter().map(|choices| PrefixTree::new(choices)).collect();
+        let trees: Vec<DocumentTrees<'_>> =
+            documents.iter().map(|choices| DocumentTrees::new(choices, config)).collect();
         let batches = batches(&trees, batch_tokens);
         Ok(Self { documents, trees, batches })
     }
@@ -112,14 +134,15 @@ impl<'a> MultipleChoiceEval<'a> {
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
         let mut choices = 0;
         for &document in documents {
-            let tree = &self.trees[document];
-            let (start, branches) = tree.push(&mut batch);
-            for (index, choice) in self.documents[document].iter().enumerate() {
+            let own = &self.trees[document];
+            let rows: Vec<(usize, Vec<usize>)> = own.trees.iter().map(|tree| tree.push(&mut batch)).collect();
+            for (choice, &(tree, branch)) in self.documents[document].iter().zip(&own.of_choice) {
+                let (start, branches) = &rows[tree];
                 let begin = choice.input.len() - choice.continuation.len();
                 for (position, &token) in (begin..).zip(choice.continuation) {
-                    let row = match position.checked_sub(tree.prefix.len()) {
+                    let row = match position.checked_sub(own.trees[tree].prefix.len()) {
                         None => start + position,
-                        Some(beyond) => branches[tree.of_choice[index]] + beyond,
+                        Some(beyond) => branches[branch] + beyond,
                     };
                     targets.entry(row).or_default().push((token, choices));
                 }
@@ -185,7 +208,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
 
 /// Documents that run together, the longest first, so that neighbours are alike and a budget that is too large shows at
 /// once.
-fn batches(trees: &[PrefixTree<'_>], budget: usize) -> Vec<Vec<usize>> {
+fn batches(trees: &[DocumentTrees<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..trees.len()).collect();
     order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
     let mut batches: Vec<Vec<usize>> = Vec::new();
@@ -206,29 +229,58 @@ fn batches(trees: &[PrefixTree<'_>], budget: usize) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::Path;
 
-    fn tree<'a>(inputs: &[&'a [u32]]) -> PrefixTree<'a> {
-        PrefixTree::new(
-            &inputs.iter().map(|input| TokenisedChoice { input, continuation: &input[..1] }).collect::<Vec<_>>(),
-        )
+    use super::*;
+    use crate::model::{LongRope, Scaling};
+
+    fn config(folder: &str) -> Config {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(folder);
+        Config::read_file(&folder.join("config.json")).unwrap()
+    }
+
+    fn trees<'a>(inputs: &[&'a [u32]], config: &Config) -> DocumentTrees<'a> {
+        let choices: Vec<_> = inputs.iter().map(|input| TokenisedChoice { input, continuation: &input[..1] }).collect();
+        DocumentTrees::new(&choices, config)
     }
 
     #[test]
     fn what_all_choices_share_stands_once() {
-        let shared = tree(&[&[1, 2, 3, 4], &[1, 2, 5], &[1, 2, 3, 4]]);
-        assert_eq!((shared.prefix, shared.branches.as_slice()), (&[1, 2][..], &[&[3, 4][..], &[5]][..]));
-        assert_eq!(shared.of_choice, [0, 1, 0]);
-        assert_eq!(shared.tokens(), 5);
-        let equal = tree(&[&[1, 2], &[1, 2]]);
-        assert_eq!((equal.tokens(), equal.branches.as_slice()), (2, &[&[][..]][..]));
+        let config = config("llama-gqa");
+        let shared = trees(&[&[1, 2, 3, 4], &[1, 2, 5], &[1, 2, 3, 4]], &config);
+        let tree = &shared.trees[0];
+        assert_eq!((tree.prefix, tree.branches.as_slice()), (&[1, 2][..], &[&[3, 4][..], &[5]][..]));
+        assert_eq!(shared.of_choice, [(0, 0), (0, 1), (0, 0)]);
+        assert_eq!((shared.trees.len(), shared.tokens()), (1, 5));
+        let equal = trees(&[&[1, 2], &[1, 2]], &config);
+        assert_eq!((equal.tokens(), equal.trees[0].branches.as_slice()), (2, &[&[][..]][..]));
+    }
+
+    #[test]
+    fn choices_of_unlike_regimes_share_no_prefix() {
+        // By hand: up to 3 tokens is short. `dynamic` has a regime for each length beyond, `longrope` one for all.
+        let inputs: [&[u32]; 5] = [&[1, 2, 3], &[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4, 5], &[1, 2, 6, 7]];
+        let dynamic = Scaling::Dynamic { factor: 2.0, positions: 3 };
+        let (short, long) = (vec![1.0; 9], vec![2.0; 9]);
+        let longrope = LongRope { short, long, original_max_position_embeddings: 3, attention: 1.0 };
+        for (scaling, expected, tokens) in [
+            (dynamic, [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1)], 3 + 6 + 5),
+            (Scaling::LongRope(longrope), [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)], 3 + 2 + 2 + 3 + 2),
+        ] {
+            let name = scaling.name();
+            let mut config = config("llama-gqa");
+            config.rope.scaling = Some(scaling);
+            let apart = trees(&inputs, &config);
+            assert_eq!((apart.of_choice.as_slice(), apart.tokens()), (&expected[..], tokens), "{name}");
+        }
     }
 
     #[test]
     fn batches_keep_to_the_budget_and_hold_every_document_once() {
+        let config = config("llama-gqa");
         let ids = [7; 100];
         let lengths = [5, 60, 7, 30, 30, 1];
-        let trees: Vec<PrefixTree<'_>> = lengths.iter().map(|&n| tree(&[&ids[..n]])).collect();
+        let trees: Vec<DocumentTrees<'_>> = lengths.iter().map(|&n| trees(&[&ids[..n]], &config)).collect();
         let batches = batches(&trees, 40);
         assert_eq!(batches, [vec![1], vec![3], vec![4, 2], vec![0, 5]]);
     }

@@ -17,19 +17,83 @@ pub enum SpecialToken<'a> {
     Id(u64),
 }
 
-/// What stands before an empty context, `bos` or `eos`: see [`TaskEncoder::new`]. All that tasks read of these files beside
-/// the length of a context.
-pub fn prefix_token<'a>(tokenizer_config: &'a Value, config: &'a Value) -> Option<(&'static str, SpecialToken<'a>)> {
-    let token = |name: &'static str| {
-        // A token is written as its text, or as a map with the text as `content`.
-        let text = &tokenizer_config[format!("{name}_token").as_str()];
-        let text = text.as_str().or_else(|| text["content"].as_str()).map(SpecialToken::Text);
-        let number = &config[format!("{name}_token_id").as_str()];
-        // Several end tokens are a list: the first is the main one.
-        let number = || number.as_u64().or_else(|| number[0].as_u64()).map(SpecialToken::Id);
-        Some((name, text.or_else(number)?))
-    };
-    token("bos").or_else(|| token("eos"))
+/// BOS and EOS that a tokenizer's class has in transformers 5 where `tokenizer_config.json` does not speak of them.
+const OF_CLASSES: [(&str, Option<&str>, &str); 7] = [
+    ("CodeLlamaTokenizer", Some("<s>"), "</s>"),
+    ("CohereTokenizer", Some("<BOS_TOKEN>"), "<|END_OF_TURN_TOKEN|>"),
+    ("GPT2Tokenizer", Some("<|endoftext|>"), "<|endoftext|>"),
+    ("GPTNeoXTokenizer", Some("<|endoftext|>"), "<|endoftext|>"),
+    ("GemmaTokenizer", Some("<bos>"), "<eos>"),
+    ("LlamaTokenizer", Some("<s>"), "</s>"),
+    ("Qwen2Tokenizer", None, "<|endoftext|>"),
+];
+
+/// Token that stands for an empty context.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PrefixToken<'a> {
+    /// `bos` or `eos`.
+    pub role: &'static str,
+    pub token: SpecialToken<'a>,
+    /// Whether the tokenizer's files name neither.
+    is_of_config: bool,
+}
+
+impl PrefixToken<'_> {
+    /// Returns a note where `config.json` alone names the token.
+    pub fn note(&self) -> Option<String> {
+        let (Self { role, .. }, SpecialToken::Id(id)) = (self, self.token) else { return None };
+        self.is_of_config.then(|| {
+            format!(
+                "the tokenizer's files name no BOS and no EOS: token {id}, the {role}_token_id of config.json, stands for an \
+                 empty context"
+            )
+        })
+    }
+}
+
+/// Returns the token that stands for an empty context, as lm-evaluation-harness decides: the tokenizer's BOS, or else its EOS.
+/// `config.json` is asked where the tokenizer's files name neither. `id_of` gives the id of a token by its text.
+///
+/// # Errors
+/// What `id_of` returns.
+pub fn prefix_token<'a>(
+    tokenizer_config: &'a Value,
+    config: &'a Value,
+    id_of: impl Fn(&str) -> Result<Option<u32>>,
+) -> Result<Option<PrefixToken<'a>>> {
+    let found = |role, token| Ok(Some(PrefixToken { role, token, is_of_config: false }));
+    if let Some(bos) = token_text(&tokenizer_config["bos_token"]) {
+        return found("bos", SpecialToken::Text(bos));
+    }
+    let [bos_id, eos_id] = ["bos_token_id", "eos_token_id"].map(|key| main_id(&config[key]));
+    let class = tokenizer_config["tokenizer_class"].as_str().map(|class| class.trim_end_matches("Fast"));
+    let of_class = OF_CLASSES.iter().find(|(name, ..)| Some(*name) == class);
+    let is_absent = |key: &str| tokenizer_config.get(key).is_none();
+    let class_bos = of_class.and_then(|(_, bos, _)| *bos).filter(|_| is_absent("bos_token"));
+    let class_eos = of_class.map(|(.., eos)| *eos).filter(|_| is_absent("eos_token"));
+    let eos = token_text(&tokenizer_config["eos_token"]);
+    for (role, text) in [("bos", class_bos), ("eos", eos), ("eos", class_eos)] {
+        let Some(text) = text else { continue };
+        let known = id_of(text)?.map(u64::from);
+        return match bos_id {
+            // One token under two names keeps the name that keys know it by.
+            Some(id) if known == Some(id) => found("bos", SpecialToken::Id(id)),
+            _ if known.is_some() || eos == Some(text) => found(role, SpecialToken::Text(text)),
+            _ => continue,
+        };
+    }
+    let of_config = bos_id.map(|id| ("bos", id)).or_else(|| eos_id.map(|id| ("eos", id)));
+    Ok(of_config.map(|(role, id)| PrefixToken { role, token: SpecialToken::Id(id), is_of_config: true }))
+}
+
+/// Returns the text of a special token, which is written as a text or as a map with a `content`.
+fn token_text(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token["content"].as_str())
+}
+
+/// Returns the id of a special token. Several end tokens are a list, whose first is the main one.
+fn main_id(id: &Value) -> Option<u64> {
+    id.as_u64().or_else(|| id[0].as_u64())
 }
 
 /// The tokens that end a text, as a backbone's files write them: those of `config.json`, and the EOS of
@@ -38,21 +102,16 @@ pub fn end_of_text<'a>(tokenizer_config: &'a Value, config: &'a Value) -> [&'a V
     [&config["eos_token_id"], &tokenizer_config["eos_token"]]
 }
 
-/// The same as ids, and the text of the last.
+/// Adds the EOS of `tokenizer_config.json` to the end tokens of a generation, and returns its text.
 ///
 /// # Errors
-/// An id beyond the vocabulary, a token that the tokenizer does not know.
+/// A token that the tokenizer does not know.
 pub fn end_tokens(
     tokenizer: &Tokenizer,
     tokenizer_config: &Value,
-    config: &Value,
+    mut ids: Vec<u32>,
 ) -> Result<(Vec<u32>, Option<String>)> {
-    let [ids, token] = end_of_text(tokenizer_config, config);
-    let listed = ids.as_array().map_or_else(|| std::slice::from_ref(ids), Vec::as_slice);
-    let number = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
-    let id = |id: &Value| number(id).ok_or_else(|| beyond(tokenizer, "eos", id));
-    let mut ids: Vec<u32> = listed.iter().filter(|id| !id.is_null()).map(id).collect::<Result<_>>()?;
-    let text = token.as_str().or_else(|| token["content"].as_str());
+    let text = token_text(&tokenizer_config["eos_token"]);
     if let Some(text) = text {
         let id = tokenizer.id(text).ok_or_else(|| unknown(tokenizer, "an `eos_token`", text))?;
         ids.extend((!ids.contains(&id)).then_some(id));
@@ -81,19 +140,19 @@ pub struct TaskEncoder<'a> {
 }
 
 impl<'a> TaskEncoder<'a> {
-    /// The prefix token is the BOS, or else the EOS, that `tokenizer_config.json` names, or else `config.json`; null
-    /// stands for a file that there is not.
+    /// Makes an encoder with the prefix token that [`prefix_token`] finds; null stands for a file that there is not.
     ///
     /// # Errors
     /// A token that the tokenizer does not know.
     pub fn new(tokenizer: &'a Tokenizer, tokenizer_config: &Value, config: &Value) -> Result<Self> {
-        let id = |(name, token): (&str, SpecialToken<'_>)| match token {
+        let prefix = prefix_token(tokenizer_config, config, |text| Ok(tokenizer.id(text)))?;
+        let prefix = prefix.map(|PrefixToken { role, token, .. }| match token {
             SpecialToken::Text(text) => {
-                tokenizer.id(text).ok_or_else(|| unknown(tokenizer, &format!("a `{name}_token`"), text))
+                tokenizer.id(text).ok_or_else(|| unknown(tokenizer, &format!("a `{role}_token`"), text))
             }
-            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| beyond(tokenizer, name, id)),
-        };
-        let prefix = prefix_token(tokenizer_config, config).map(id).transpose()?;
+            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| beyond(tokenizer, role, id)),
+        });
+        let prefix = prefix.transpose()?;
         let prefix = prefix.map(|id| tokenizer.decode(id).map(|text| Prefix { id, text })).transpose()?;
         Ok(Self { tokenizer, prefix })
     }
@@ -106,5 +165,48 @@ impl Encoder for TaskEncoder<'_> {
 
     fn prefix(&self) -> Option<&Prefix> {
         self.prefix.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Which token `HFLM.prefix_token_id` of lm-evaluation-harness 0.4.13 is, with transformers 5.24; those of config.json alone
+    /// are our own rule. `</s>` is token 2, `<s>` token 1.
+    #[test]
+    fn prefix_is_the_tokenizers_bos_then_eos_then_config() {
+        let id_of = |text: &str| Ok(["<unk>", "<s>", "</s>"].iter().position(|of| *of == text).map(|id| id as u32));
+        let ids = json!({"bos_token_id": 1, "eos_token_id": [2, 7]});
+        let one = json!({"bos_token_id": 2, "eos_token_id": 2});
+        let only_eos = json!({"eos_token_id": [2, 7]});
+        let fast = "PreTrainedTokenizerFast";
+        for (tokenizer, config, expected, noted) in [
+            (json!({"bos_token": "<s>", "eos_token": "</s>"}), &ids, json!("<s>"), false),
+            (json!({"bos_token": {"content": "<s>"}}), &ids, json!("<s>"), false),
+            (json!({"bos_token": null, "eos_token": "</s>"}), &ids, json!("</s>"), false),
+            (json!({"eos_token": "</s>", "tokenizer_class": fast}), &ids, json!("</s>"), false),
+            // The key of a base model whose BOS and EOS are one token stays what it was.
+            (json!({"bos_token": null, "eos_token": "</s>"}), &one, json!(2), false),
+            (json!({"eos_token": "</s>"}), &only_eos, json!("</s>"), false),
+            (json!({"eos_token": "</s>", "tokenizer_class": "LlamaTokenizerFast"}), &ids, json!(1), false),
+            (json!({"eos_token": "</s>", "tokenizer_class": "LlamaTokenizer"}), &only_eos, json!("<s>"), false),
+            (
+                json!({"bos_token": null, "eos_token": "</s>", "tokenizer_class": "LlamaTokenizer"}),
+                &ids,
+                json!("</s>"),
+                false,
+            ),
+            (json!({"tokenizer_class": fast}), &ids, json!(1), true),
+            (json!({"tokenizer_class": "GPT2Tokenizer"}), &only_eos, json!(2), true),
+            (json!(null), &ids, json!(1), true),
+            (json!({"bos_token": null, "eos_token": null}), &only_eos, json!(2), true),
+        ] {
+            let found = prefix_token(&tokenizer, config, id_of).unwrap().unwrap();
+            assert_eq!((json!(found.token), found.note().is_some()), (expected, noted), "{tokenizer} {config}");
+        }
+        assert_eq!(prefix_token(&json!({}), &json!({}), id_of).unwrap(), None);
     }
 }

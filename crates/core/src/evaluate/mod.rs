@@ -6,5 +6,5 @@ mod eval_set;
 pub mod generation;
 pub mod perplexity;
 
-pub use encoder::{SpecialToken, TaskEncoder, end_of_text, end_tokens, prefix_token};
+pub use encoder::{PrefixToken, SpecialToken, TaskEncoder, end_of_text, end_tokens, prefix_token};
 pub use eval_set::{ChunkValues, EvalSet, score};

@@ -5,10 +5,14 @@
 //! every sum of a row is meant to run in one order; the tests hold the tokens alike, not the bits of the logits.
 
 mod choice;
+mod generation_config;
+mod processors;
 mod schedule;
 mod settings;
 mod text;
 
+pub use generation_config::{GENERATION_CONFIG, GenerationConfig};
+pub use processors::LogitsProcessors;
 pub use schedule::{Prompt, Watch, generate};
 pub use settings::{Sampling, Settings};
 pub use text::{Detokenizer, End, Generation};

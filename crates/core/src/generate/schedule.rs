@@ -9,10 +9,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use rayon::prelude::*;
 
 use super::choice::Choice;
+use super::processors::Generated;
 use super::settings::Settings;
 use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
-use crate::model::{BlockId, Decoding, Engine, Run, Trie};
+use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
 
 /// What is continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,15 +73,33 @@ type Chain = Vec<(BlockId, usize)>;
 struct Sequence {
     prompt: usize,
     program: usize,
+    /// Blocks of the prompt, held until all programs are done with it.
     chain: Chain,
     block: BlockId,
+    /// Whether `block` holds the prompt too: the sequence ran anew in another rotary regime.
+    is_whole: bool,
     ids: Vec<u32>,
     /// None where the likeliest token is taken.
     choice: Option<Choice>,
 }
 
+impl Sequence {
+    /// Chooses the next token by its logits; none where these are no numbers.
+    fn next(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
+        likeliest(logits)?;
+        settings
+            .processors
+            .apply(logits, Generated { prompt, new: &self.ids, max_new_tokens: settings.max_new_tokens });
+        match &mut self.choice {
+            Some(choice) => choice.next(logits),
+            None => likeliest(logits),
+        }
+    }
+}
+
 struct Schedule<'a> {
     decoding: Box<dyn Decoding + 'a>,
+    config: &'a Config,
     /// New tokens of prompts that one round runs at most, if there is more than one prompt.
     prompt_tokens: usize,
     settings: &'a Settings,
@@ -110,6 +129,7 @@ impl<'a> Schedule<'a> {
         let done = vec![vec![None; programs.len()]; prompts.len()];
         let schedule = Self {
             decoding: engine.decoding(trie)?,
+            config: engine.config(),
             prompt_tokens: engine.prompt_tokens(),
             settings,
             prompts,
@@ -123,13 +143,13 @@ impl<'a> Schedule<'a> {
             used: 0,
             next: 0,
         };
-        for (prompt, ids) in schedule.prompts.iter().zip(&schedule.ids) {
+        for (at, (prompt, ids)) in schedule.prompts.iter().zip(&schedule.ids).enumerate() {
             if ids.is_empty() {
                 return Err(Error::bad_input("a prompt without tokens cannot be continued")
                     .at(format!("prompt `{}`", prompt.identity))
                     .hint("put the backbone's BOS token there"));
             }
-            let bytes = schedule.prompt_bytes(ids.len()) + schedule.new_bytes();
+            let bytes = schedule.prompt_bytes(ids.len()) + schedule.new_bytes(at);
             if bytes > settings.cache_bytes {
                 return Err(Error::missing("the cache has no room for a prompt")
                     .at(format!("prompt `{}`", prompt.identity))
@@ -150,13 +170,27 @@ impl<'a> Schedule<'a> {
         self.decoding.token_bytes(&self.programs) * tokens as u64
     }
 
-    /// Of the new tokens of one program.
-    fn own_bytes(&self, program: usize) -> u64 {
-        self.decoding.token_bytes(&[program]) * self.settings.max_new_tokens as u64
+    /// Whether the sequences of a prompt may run anew: see [`Config::recomputes_in_new_regime`].
+    fn may_run_anew(&self, prompt: usize) -> bool {
+        let length = self.ids[prompt].len();
+        let longest = length + self.settings.max_new_tokens - 1;
+        self.config.recomputes_in_new_regime()
+            && self.config.length_regime(length) != self.config.length_regime(longest)
     }
 
-    fn new_bytes(&self) -> u64 {
-        self.programs.iter().map(|&program| self.own_bytes(program)).sum()
+    /// Tokens that a sequence's own block may hold.
+    fn own_tokens(&self, prompt: usize) -> usize {
+        let anew = if self.may_run_anew(prompt) { self.ids[prompt].len() } else { 0 };
+        self.settings.max_new_tokens + anew
+    }
+
+    /// Bytes of the sequence of one program beside its prompt's.
+    fn own_bytes(&self, prompt: usize, program: usize) -> u64 {
+        self.decoding.token_bytes(&[program]) * self.own_tokens(prompt) as u64
+    }
+
+    fn new_bytes(&self, prompt: usize) -> u64 {
+        self.programs.iter().map(|&program| self.own_bytes(prompt, program)).sum()
     }
 
     fn block(&mut self) -> BlockId {
@@ -176,10 +210,14 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// What a prompt need not run: tokens that stand in the blocks of the last one. Its last token runs in any case.
+    /// Returns what a prompt need not run: tokens that stand in the blocks of the last one. Its last token runs in any case.
+    /// Keys of another rotary regime are of no use.
     fn shared(&self, prompt: usize) -> Chain {
         let Some((last, chain)) = &self.last else { return Vec::new() };
         let (own, other) = (self.ids[prompt], self.ids[*last]);
+        if self.config.length_regime(own.len()) != self.config.length_regime(other.len()) {
+            return Vec::new();
+        }
         let mut left = own[..own.len() - 1].iter().zip(other).take_while(|(a, b)| a == b).count();
         let mut shared = Vec::new();
         for &(block, tokens) in chain {
@@ -204,7 +242,7 @@ impl<'a> Schedule<'a> {
             }
             let mut chain = self.shared(prompt);
             let mut tokens = self.ids[prompt].len() - chain.iter().map(|(_, tokens)| tokens).sum::<usize>();
-            if self.used + self.prompt_bytes(tokens) + self.new_bytes() > self.settings.cache_bytes {
+            if self.used + self.prompt_bytes(tokens) + self.new_bytes(prompt) > self.settings.cache_bytes {
                 if !self.live.is_empty() {
                     break;
                 }
@@ -222,7 +260,7 @@ impl<'a> Schedule<'a> {
             let (block, bytes) = (self.block(), self.prompt_bytes(tokens));
             let before = chain.clone();
             self.blocks.insert(block, (0, bytes));
-            self.used += bytes + self.new_bytes();
+            self.used += bytes + self.new_bytes(prompt);
             chain.push((block, tokens));
             // The prompt itself, and the next one.
             for (block, _) in chain.iter().chain(&chain) {
@@ -245,7 +283,8 @@ impl<'a> Schedule<'a> {
                 let identity = &self.prompts[prompt].identity;
                 let choice = self.settings.sampling.map(|sampling| Choice::new(sampling, identity));
                 let block = self.block();
-                self.live.push(Sequence { prompt, program, chain: chain.clone(), block, ids: Vec::new(), choice });
+                let chain = chain.clone();
+                self.live.push(Sequence { prompt, program, chain, block, is_whole: false, ids: Vec::new(), choice });
             }
         }
         runs
@@ -254,7 +293,9 @@ impl<'a> Schedule<'a> {
     /// One token more for each sequence; prompts that have room begin.
     fn round(&mut self, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
         let going = self.live.len();
-        let mut runs: Vec<Run> = self.live.iter().map(|of| self.goes_on(of)).collect();
+        let mut live = std::mem::take(&mut self.live);
+        let mut runs: Vec<Run> = live.iter_mut().map(|of| self.continuation(of)).collect();
+        self.live = live;
         runs.extend(self.admit());
         let live = std::mem::take(&mut self.live);
         let nexts = self.nexts(&runs, live)?;
@@ -278,31 +319,42 @@ impl<'a> Schedule<'a> {
 
     /// The next token of each sequence: those of the prompts that began stand in the order of the sequences, program by program.
     fn nexts(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
-        if self.settings.sampling.is_none() {
+        let settings = self.settings;
+        if settings.sampling.is_none() && settings.processors.is_empty() {
             return Ok(live.into_iter().zip(self.decoding.likeliest(runs)?.into_iter().flatten()).collect());
         }
         let logits: Vec<Vec<f32>> = self.decoding.run(runs)?.into_iter().flatten().collect();
-        let drawn = live.into_par_iter().zip(logits).map(|(mut sequence, logits)| {
-            let next = sequence.choice.as_mut().and_then(|choice| choice.next(&logits));
+        let prompts = &self.ids;
+        let chosen = live.into_par_iter().zip(logits).map(|(mut sequence, mut logits)| {
+            let next = sequence.next(&mut logits, prompts[sequence.prompt], settings);
             (sequence, next)
         });
-        Ok(drawn.collect())
+        Ok(chosen.collect())
     }
 
-    /// The last token of a sequence, which makes its next one.
-    fn goes_on(&self, of: &Sequence) -> Run {
-        Run {
-            ids: of.ids.last().copied().into_iter().collect(),
-            programs: vec![of.program],
-            before: of.chain.clone(),
-            block: of.block,
-            room: self.settings.max_new_tokens,
+    /// Returns the run that makes the next token of a sequence: its last token, or all of them where its cached keys are of a
+    /// regime that it leaves.
+    fn continuation(&mut self, of: &mut Sequence) -> Run {
+        let prompt = self.ids[of.prompt];
+        let length = prompt.len() + of.ids.len();
+        let grown = self.config.length_regime(length) != self.config.length_regime(length - 1);
+        let mut ids = of.ids.last().copied().into_iter().collect();
+        if grown && self.config.recomputes_in_new_regime() {
+            self.decoding.free(of.block);
+            of.block = self.block();
+            of.is_whole = true;
+            ids = [prompt, of.ids.as_slice()].concat();
         }
+        let (before, room) = match of.is_whole {
+            true => (Vec::new(), self.own_tokens(of.prompt)),
+            false => (of.chain.clone(), self.settings.max_new_tokens),
+        };
+        Run { ids, programs: vec![of.program], before, block: of.block, room }
     }
 
     fn finish(&mut self, of: Sequence, end: End, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
         self.decoding.free(of.block);
-        self.used -= self.own_bytes(of.program);
+        self.used -= self.own_bytes(of.prompt, of.program);
         self.done[of.prompt][of.program] = Some(Generation::new(of.ids, end, self.settings, text)?);
         let all: Option<Vec<Generation>> = self.done[of.prompt].iter().cloned().collect();
         let Some(all) = all else { return Ok(()) };

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::processors::LogitsProcessors;
 use crate::error::{Error, Result};
 
 /// How the next token is drawn. The temperature divides the logits, then `top_k` and `top_p` leave tokens out, in the order
@@ -33,6 +34,8 @@ pub struct Settings {
     pub stops: Vec<String>,
     /// Tokens that end a continuation.
     pub end_of_text: Vec<u32>,
+    /// Changes of logits before a token is chosen.
+    pub processors: LogitsProcessors,
     /// None: the likeliest token each time, of equal ones the lowest.
     pub sampling: Option<Sampling>,
     /// Prompts that run together at most, each under all programs. Results do not depend on it.
@@ -49,6 +52,7 @@ impl Settings {
             context,
             stops: Vec::new(),
             end_of_text: Vec::new(),
+            processors: LogitsProcessors::default(),
             sampling: None,
             batch: 16,
             cache_bytes: u64::MAX,

@@ -171,6 +171,8 @@ fn canonical(config: &Config) -> Value {
         ("score_cap", score_cap.map(|cap| json!(cap))),
         ("logit_cap", logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
+        // Scores from before sequences of unlike regimes were kept apart are others.
+        ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ];
     if let Value::Object(map) = &mut value {
         map.extend(further.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));

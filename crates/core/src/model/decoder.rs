@@ -45,7 +45,7 @@ trait Seen {
 
 impl Seen for Batch {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let (table, turned) = rotary.rows(self);
+        let (table, turned) = rotary.rows(self)?;
         let rotated = kernels::rotate(qkv, heads, &turned, &table);
         Ok(kernels::attention(qkv, &rotated, heads, self.seen()))
     }

@@ -12,6 +12,8 @@ use std::rc::Rc;
 
 use candle_core::Tensor;
 
+use super::config::Config;
+use super::length_regime::LengthRegime;
 use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
@@ -78,14 +80,16 @@ pub(super) trait Cached: Model + Sync {
     /// What all steps that some runs take together need of these.
     type Shared;
 
+    fn backbone(&self) -> &Config;
+
     /// # Shapes
     /// Result `[tokens, C]`.
     fn embed(&self, ids: &[u32]) -> Result<Tensor>;
 
-    /// Made once for all steps of some runs: their positions, and what follows from these.
+    /// Makes what all steps of some runs need, such as what follows from their positions.
     ///
     /// # Errors
-    /// A text so long that its first keys would have turned by other frequencies; a block that is not there.
+    /// A block that is not there.
     fn shared(&self, runs: &[Placed<'_>], blocks: &Self::Blocks) -> Result<Self::Shared>;
 
     /// # Shapes
@@ -151,11 +155,6 @@ pub(super) struct Past<'a, S, B> {
     pub(super) node: usize,
 }
 
-/// The position of each row of some runs.
-pub(super) fn positions(runs: &[Placed<'_>]) -> Vec<usize> {
-    runs.iter().flat_map(|run| run.first..run.first + run.rows.len()).collect()
-}
-
 /// One trie on one engine.
 pub(super) struct TrieDecoding<'a, M: Cached> {
     model: &'a M,
@@ -163,6 +162,8 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
     blocks: M::Blocks,
     /// Tokens of each block.
     lengths: HashMap<BlockId, usize>,
+    /// Regime that the keys of each block were turned in when it was made.
+    regimes: HashMap<BlockId, LengthRegime>,
 }
 
 /// Runs that take steps together, and what these need of them.
@@ -190,13 +191,39 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         if let Some(program) = headless {
             return Err(Error::job("a program without a head generates nothing").at(format!("program {program}")));
         }
-        Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new() })
+        Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new(), regimes: HashMap::new() })
     }
 
     /// The steps at which some programs keep keys and values.
     fn attention(&self, programs: &[usize]) -> Vec<usize> {
         let nodes: BTreeSet<usize> = programs.iter().flat_map(|&of| self.trie.path(of)).copied().collect();
         nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
+    }
+
+    /// Returns how many tokens of a sequence are cached.
+    fn tokens_before(&self, run: &Run) -> usize {
+        let before: usize = run.before.iter().map(|(_, tokens)| tokens).sum();
+        before + self.lengths.get(&run.block).copied().unwrap_or(0)
+    }
+
+    /// Notes the regime of a run's new block, and refuses cached keys of another regime where the backbone does not keep them.
+    fn check_regime(&mut self, run: &Run) -> Result<()> {
+        let config = self.model.backbone();
+        if !config.has_length_regimes() {
+            return Ok(());
+        }
+        let length = self.tokens_before(run) + run.ids.len();
+        let regime = config.length_regime(length);
+        self.regimes.entry(run.block).or_insert(regime);
+        let mut seen = run.before.iter().map(|(block, _)| block).chain([&run.block]);
+        let is_kept = seen.all(|block| self.regimes.get(block).is_none_or(|of| *of == regime));
+        if is_kept || !config.recomputes_in_new_regime() {
+            return Ok(());
+        }
+        Err(Error::bad_input("a text grows beyond the context up to which its rope type keeps its frequencies")
+            .expected(format!("at most {} tokens with what is generated", config.stable_length()))
+            .found(length)
+            .hint("shorten the prompt or the new tokens: cached keys would have to be turned again"))
     }
 
     /// Adds the steps that follow a node, each with the runs of its programs.
@@ -232,8 +259,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
             let run = &runs[member];
             let rows = start..start + run.ids.len();
             start = rows.end;
-            let before: usize = run.before.iter().map(|(_, tokens)| tokens).sum();
-            Placed { rows, first: before + self.lengths.get(&run.block).copied().unwrap_or(0), run }
+            Placed { rows, first: self.tokens_before(run), run }
         });
         let placed: Vec<Placed<'_>> = placed.collect();
         let shared = self.model.shared(&placed, &self.blocks)?;
@@ -269,6 +295,7 @@ impl<M: Cached> TrieDecoding<'_, M> {
         }
         let mut outputs: Vec<Vec<Option<T>>> = runs.iter().map(|run| vec![None; run.programs.len()]).collect();
         for run in runs {
+            self.check_regime(run)?;
             if !self.lengths.contains_key(&run.block) {
                 let nodes = self.attention(&run.programs);
                 self.model.make_room(&mut self.blocks, nodes, run.block, run.room)?;
@@ -320,6 +347,7 @@ impl<M: Cached> Decoding for TrieDecoding<'_, M> {
 
     fn free(&mut self, block: BlockId) {
         self.lengths.remove(&block);
+        self.regimes.remove(&block);
         M::forget(&mut self.blocks, block);
     }
 

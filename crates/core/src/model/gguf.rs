@@ -220,9 +220,8 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     say("max_position_embeddings", file.count(&key("context_length"))?.into());
     say("rope_theta", json!(file.number(&key("rope.freq_base"))?.map_or(10_000.0, single)));
     say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
-    for (of, name) in [("bos", "bos_token_id"), ("eos", "eos_token_id")] {
-        say(name, file.count(&format!("tokenizer.ggml.{of}_token_id"))?.into());
-    }
+    say("bos_token_id", file.count("tokenizer.ggml.bos_token_id")?.into());
+    say("eos_token_id", end_tokens(file)?);
     if in_part && turning < head_dim {
         say("partial_rotary_factor", json!(turning as f64 / head_dim as f64));
     }
@@ -266,6 +265,21 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         }
     }
     Ok(config)
+}
+
+/// Returns the tokens that end a text, a turn and a message, as `config.json` has them: one id, or a list with the main one
+/// first.
+fn end_tokens(file: &Gguf) -> Result<Value> {
+    let mut ids: Vec<u64> = Vec::new();
+    for name in ["eos", "eot", "eom"] {
+        let id = file.count(&format!("tokenizer.ggml.{name}_token_id"))?;
+        ids.extend(id.filter(|id| !ids.contains(id)));
+    }
+    Ok(match ids[..] {
+        [] => Value::Null,
+        [id] => id.into(),
+        _ => ids.into(),
+    })
 }
 
 /// As [`config`], of a file by its path.

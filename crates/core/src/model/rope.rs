@@ -1,10 +1,11 @@
 //! Tables of the rotary position embedding.
 //!
-//! The rope types `dynamic` and `longrope` turn a long sequence by other frequencies than a short one: transformers takes the
-//! longest of a batch for all of it; here each sequence goes by its own length, which for one sequence is the same, and
-//! depends on nothing that runs beside it. What continues one context is one tree, as long as its longest way.
+//! The rope types `dynamic` and `longrope` turn a long sequence by other frequencies than a short one. transformers takes the
+//! longest sequence of a batch for all of it. Here each sequence goes by its own length, as if it ran alone. Sequences that
+//! share a prefix have one regime ([`Config::length_regime`]): whoever makes a batch keeps others apart.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{Device, Tensor};
@@ -12,6 +13,7 @@ use ghostlab_kernels::forward::RotaryTable;
 
 use super::batch::Batch;
 use super::config::Config;
+use super::decoding::Placed;
 use super::rope_config::{Llama3Scaling, Rope, Scaling, Yarn};
 use crate::error::{Error, Result};
 
@@ -98,17 +100,19 @@ impl Rotary {
         self.of_regime(self.regime(positions), positions)
     }
 
-    /// A table, and the row in it of each row of a batch.
-    pub(super) fn rows(&self, batch: &Batch) -> (Arc<RotaryTable>, Vec<usize>) {
-        let positions = batch.positions();
+    /// Returns a table, and the row in it of each row of a batch.
+    ///
+    /// # Errors
+    /// Sequences of unlike regimes that share a prefix.
+    pub(super) fn rows(&self, batch: &Batch) -> Result<(Arc<RotaryTable>, Vec<usize>)> {
+        let mut rows = batch.positions();
         let longest = batch.longest();
-        if self.regime(longest) == self.regime(0) {
-            return (self.of_regime(self.regime(0), longest), positions);
+        if self.regime(longest) == 0 {
+            return Ok((self.of_regime(0, longest), rows));
         }
-        let lengths = tree_lengths(batch);
+        let lengths = self.sequence_lengths(batch)?;
         let mut firsts: BTreeMap<usize, usize> = BTreeMap::new();
         let mut all = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: self.width / 2 };
-        let mut rows = positions;
         for (segment, &length) in batch.segments.iter().zip(&lengths) {
             let regime = self.regime(length);
             let first = *firsts.entry(regime).or_insert_with(|| {
@@ -120,41 +124,54 @@ impl Rotary {
             });
             rows[segment.clone()].iter_mut().for_each(|row| *row += first);
         }
-        (Arc::new(all), rows)
+        Ok((Arc::new(all), rows))
     }
 
-    /// A table for rows that are added to sequences, at their positions.
-    ///
-    /// # Errors
-    /// A sequence so long that its first keys would have turned by other frequencies.
-    pub(super) fn continued(&self, positions: &[usize]) -> Result<Arc<RotaryTable>> {
-        let longest = positions.iter().max().map_or(0, |last| last + 1);
-        if self.regime(longest) != self.regime(0) {
-            return Err(Error::bad_input(
-                "a text grows beyond the context up to which its rope type keeps its frequencies",
-            )
-            .expected(format!("at most {} tokens with what is generated", self.stable()))
-            .found(longest)
-            .hint("keys that are cached would have to turn again; shorter prompts or fewer new tokens stay below it"));
+    /// Returns for each segment of a batch the length of the sequences that it is a part of.
+    fn sequence_lengths(&self, batch: &Batch) -> Result<Vec<usize>> {
+        let ends = (0..batch.segments.len()).map(|s| batch.prefix(s).len() + batch.segments[s].len());
+        let mut lengths: Vec<usize> = ends.collect();
+        for (segment, parent) in batch.parents.iter().enumerate() {
+            let Some(parent) = *parent else { continue };
+            // Segments with one parent follow it directly.
+            if segment == parent + 1 {
+                lengths[parent] = lengths[segment];
+            } else if self.regime(lengths[segment]) != self.regime(lengths[parent]) {
+                return Err(Error::job("sequences of unlike rotary regimes share a prefix")
+                    .expected("lengths with the same frequencies")
+                    .found(format!("{} and {} tokens", lengths[parent], lengths[segment])));
+            }
         }
-        Ok(self.of_regime(self.regime(0), longest))
+        Ok(lengths)
     }
 
-    /// Up to which length a sequence's frequencies do not depend on it.
-    fn stable(&self) -> usize {
-        match &self.rope.scaling {
-            Some(Scaling::Dynamic { positions, .. }) => *positions,
-            Some(Scaling::LongRope(of)) => of.original_max_position_embeddings,
-            _ => usize::MAX,
+    /// Returns a table for the rows of runs that are decoded together, and the row in it of each. A run turns by the frequencies
+    /// of its length so far. Keys that are cached stay as they were turned, as in transformers.
+    pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
+        let spans = || runs.iter().map(|run| run.first..run.first + run.rows.len());
+        let longest = spans().map(|span| span.end).max().unwrap_or(0);
+        if self.regime(longest) == 0 {
+            return (self.of_regime(0, longest), spans().flatten().collect());
         }
+        let mut all = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: self.width / 2 };
+        spans().for_each(|span| self.extend(&mut all, self.regime(span.end), span));
+        let rows = spans().map(|span| span.len()).sum();
+        (Arc::new(all), (0..rows).collect())
     }
 
-    /// What frequencies depend on of a sequence's length.
+    /// Returns what the frequencies of a sequence depend on ([`Rope::regime`]).
     fn regime(&self, length: usize) -> usize {
-        match &self.rope.scaling {
-            _ if length <= self.stable() || self.width == 0 => 0,
-            Some(Scaling::LongRope(_)) => 1,
-            _ => length,
+        if self.width == 0 { 0 } else { self.rope.regime(length) }
+    }
+
+    /// Appends the rows of some positions under a regime.
+    fn extend(&self, table: &mut RotaryTable, regime: usize, positions: Range<usize>) {
+        let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
+        // The angle is formed in f32 like in transformers, then its cosine exactly.
+        let angles = positions.flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
+        for angle in angles {
+            table.cos.push(angle.cos() as f32 * attention);
+            table.sin.push(angle.sin() as f32 * attention);
         }
     }
 
@@ -166,11 +183,9 @@ impl Rotary {
         }
         // A text that grows token by token finds room for as many again.
         let positions = positions.next_power_of_two();
-        let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
-        // The angle is formed in f32 like in transformers, then its cosine exactly.
-        let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
-        let (cos, sin) = angles.map(|angle| (angle.cos() as f32 * attention, angle.sin() as f32 * attention)).unzip();
-        let grown = Arc::new(RotaryTable { cos, sin, half });
+        let mut grown = RotaryTable { cos: Vec::new(), sin: Vec::new(), half };
+        self.extend(&mut grown, regime, 0..positions);
+        let grown = Arc::new(grown);
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         if tables.len() >= KEPT {
             tables.clear();
@@ -180,17 +195,8 @@ impl Rotary {
     }
 }
 
-/// Of each segment, the longest way of its tree.
-fn tree_lengths(batch: &Batch) -> Vec<usize> {
-    let ends: Vec<usize> = (0..batch.segments.len()).map(|s| batch.prefix(s).len() + batch.segments[s].len()).collect();
-    let root = |segment: usize| batch.parents[segment].unwrap_or(segment);
-    let mut longest = vec![0; ends.len()];
-    (0..ends.len()).for_each(|segment| longest[root(segment)] = longest[root(segment)].max(ends[segment]));
-    (0..ends.len()).map(|segment| longest[root(segment)]).collect()
-}
-
 /// Angular frequency of each pair of channels, and what cosines and sines are multiplied by: as transformers' modeling_rope_utils.py
-/// has them. `regime` is that of the sequence's length ([`Rotary::regime`]).
+/// has them. `regime` is that of the sequence's length ([`Rope::regime`]).
 fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
     let powers = |theta: f64| (0..width / 2).map(move |i| theta.powf(f64::from((2 * i) as f32 / width as f32)));
     let plain = || powers(rope.theta).map(|power| (1.0 / power) as f32);

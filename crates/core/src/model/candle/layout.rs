@@ -133,7 +133,7 @@ impl Piece {
     fn new(batch: &Batch, trees: &[Range<usize>], seen: &[Sight], of: Placing<'_>) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
         let turned = of.rotaries.turned(|rotary| {
-            let (table, of_rows) = rotary.rows(batch);
+            let (table, of_rows) = rotary.rows(batch)?;
             rope::tensors(&table, &of_rows[rows.clone()], of.device)
         })?;
         #[cfg(feature = "cuda")]

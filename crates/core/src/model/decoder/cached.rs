@@ -8,7 +8,8 @@ use ghostlab_kernels::forward::{self as kernels, Heads, KeyValues, Scratch, Seen
 use super::{Decoder, Seen};
 use crate::error::Result;
 use crate::model::batch::Batch;
-use crate::model::decoding::{BlockId, Cached, Past, Placed, positions};
+use crate::model::config::Config;
+use crate::model::decoding::{BlockId, Cached, Past, Placed};
 use crate::model::program::Step;
 use crate::model::rope::Rotary;
 use crate::model::slice::elements;
@@ -17,13 +18,12 @@ use crate::model::trie::Model;
 /// Of each block, of each node that it holds keys and values of.
 type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 
-/// New rows by their positions.
-type PastRows<'a> = Past<'a, Vec<usize>, Blocks>;
+type PastRows<'a> = Past<'a, (), Blocks>;
 
 impl Seen for PastRows<'_> {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let table = rotary.continued(self.shared)?;
-        let rotated = kernels::rotate(qkv, heads, self.shared, &table);
+        let (table, turned) = rotary.continued(self.runs);
+        let rotated = kernels::rotate(qkv, heads, &turned, &table);
         let mut blocks = self.blocks.borrow_mut();
         for of in self.runs {
             if let Some(block) = blocks.get_mut(&of.run.block).and_then(|block| block.get_mut(&self.node)) {
@@ -40,8 +40,11 @@ impl Seen for PastRows<'_> {
 
 impl Cached for Decoder {
     type Blocks = Blocks;
-    /// The position of each row.
-    type Shared = Vec<usize>;
+    type Shared = ();
+
+    fn backbone(&self) -> &Config {
+        &self.config
+    }
 
     fn embed(&self, ids: &[u32]) -> Result<Tensor> {
         let mut batch = Batch::default();
@@ -49,8 +52,8 @@ impl Cached for Decoder {
         self.begin(&batch)
     }
 
-    fn shared(&self, runs: &[Placed<'_>], _: &Blocks) -> Result<Vec<usize>> {
-        Ok(positions(runs))
+    fn shared(&self, _: &[Placed<'_>], _: &Blocks) -> Result<()> {
+        Ok(())
     }
 
     fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {

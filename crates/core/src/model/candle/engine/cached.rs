@@ -13,7 +13,8 @@ use crate::model::batch::Batch;
 use crate::model::candle::cuda::{self, BlockPlace, Places, Sight};
 use crate::model::candle::layout::Seen;
 use crate::model::candle::{head, ops};
-use crate::model::decoding::{BlockId, Cached, Past, Placed, positions};
+use crate::model::config::Config;
+use crate::model::decoding::{BlockId, Cached, Past, Placed};
 use crate::model::program::Step;
 use crate::model::rope;
 
@@ -137,6 +138,10 @@ impl Cached for CandleEngine {
     type Blocks = Blocks;
     type Shared = Shared;
 
+    fn backbone(&self) -> &Config {
+        &self.config
+    }
+
     fn embed(&self, ids: &[u32]) -> Result<Tensor> {
         let mut batch = Batch::default();
         batch.push(ids, None);
@@ -146,9 +151,10 @@ impl Cached for CandleEngine {
 
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "a kernel has to know where blocks lie"))]
     fn shared(&self, runs: &[Placed<'_>], blocks: &Blocks) -> Result<Shared> {
-        let positions = positions(runs);
-        let turned =
-            self.rotaries.turned(|rotary| rope::tensors(&*rotary.continued(&positions)?, &positions, &self.device))?;
+        let turned = self.rotaries.turned(|rotary| {
+            let (table, rows) = rotary.continued(runs);
+            rope::tensors(&table, &rows, &self.device)
+        })?;
         Ok(Shared {
             turned,
             #[cfg(feature = "cuda")]

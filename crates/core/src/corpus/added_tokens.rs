@@ -1,0 +1,310 @@
+//! Tokens that the files beside a `tokenizer.json` add to it, as transformers 5 adds them (`tokenization_utils_base.py`,
+//! `tokenization_utils_tokenizers.py`): `added_tokens_decoder` and the lists of special tokens in `tokenizer_config.json`, or the
+//! older `added_tokens.json`. The index that a file gives a new token decides its place in the order alone; its id is the next
+//! free one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
+use crate::files::regular;
+
+pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const ADDED_TOKENS: &str = "added_tokens.json";
+const SPECIAL_TOKENS: &str = "special_tokens_map.json";
+/// Key of `tokenizer_config.json` whose presence makes the two older files count for nothing.
+const DECODER: &str = "added_tokens_decoder";
+/// Keys of the tokens that have a role.
+const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// An added token as a `tokenizer.json` has it, but for its id.
+#[derive(Debug, Clone, PartialEq)]
+struct AddedToken {
+    content: String,
+    single_word: bool,
+    lstrip: bool,
+    rstrip: bool,
+    normalized: bool,
+    special: bool,
+}
+
+impl AddedToken {
+    /// Reads a map with a `content` and flags.
+    fn of_map(map: &Value) -> Option<Self> {
+        let content = map["content"].as_str()?.to_owned();
+        let flag = |key: &str| map[key].as_bool().unwrap_or(false);
+        let special = flag("special");
+        let normalized = map["normalized"].as_bool().unwrap_or(!special);
+        let [single_word, lstrip, rstrip] = ["single_word", "lstrip", "rstrip"].map(flag);
+        Some(Self { content, single_word, lstrip, rstrip, normalized, special })
+    }
+
+    /// A token whose file gives no flags.
+    fn plain(content: &str, special: bool) -> Self {
+        let [single_word, lstrip, rstrip] = [false; 3];
+        Self { content: content.to_owned(), single_word, lstrip, rstrip, normalized: !special, special }
+    }
+
+    fn with_id(&self, id: u64) -> Value {
+        let Self { content, single_word, lstrip, rstrip, normalized, special } = self;
+        json!({"id": id, "content": content, "single_word": single_word, "lstrip": lstrip, "rstrip": rstrip,
+            "normalized": normalized, "special": special})
+    }
+}
+
+/// Tokens that a `tokenizer.json` itself adds.
+#[derive(Deserialize)]
+struct OwnTokens {
+    #[serde(default)]
+    added_tokens: Vec<Value>,
+}
+
+/// Returns the files beside a `tokenizer.json` that tokens and their roles are read from, where they are there.
+pub fn files_beside(tokenizer: &Path) -> Vec<PathBuf> {
+    let files = [TOKENIZER_CONFIG, ADDED_TOKENS, SPECIAL_TOKENS].map(|name| tokenizer.with_file_name(name));
+    files.into_iter().filter(|file| file.is_file()).collect()
+}
+
+/// Reads the `tokenizer_config.json` of a folder. Roles of tokens come from the older `special_tokens_map.json` where
+/// transformers reads that file; null stands for a file that is not there.
+///
+/// # Errors
+/// A file that cannot be read, or is no JSON.
+pub fn tokenizer_config(file: &Path) -> Result<Value> {
+    let mut config = read_json(file)?;
+    if !config[DECODER].is_null() {
+        return Ok(config);
+    }
+    let Value::Object(roles) = read_json(&file.with_file_name(SPECIAL_TOKENS))? else { return Ok(config) };
+    for (key, value) in roles.into_iter().filter(|(key, _)| NAMED.contains(&key.as_str())) {
+        // Two ways to write one token are no difference.
+        if text(&config[&key]) != text(&value) {
+            if config.is_null() {
+                config = json!({});
+            }
+            config[&key] = value;
+        }
+    }
+    Ok(config)
+}
+
+/// Returns the text of a token, which is written as a text or as a map with a `content`.
+fn text(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token["content"].as_str())
+}
+
+fn read_json(file: &Path) -> Result<Value> {
+    if !file.exists() {
+        return Ok(Value::Null);
+    }
+    let text = regular::read(file)?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::bad_input("the file is not JSON").at(file.display()).found(error.to_string()))
+}
+
+/// Returns the tokens that the files beside a `tokenizer.json` add or change, as a part of keys; none where they change nothing.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
+    if is_gguf(tokenizer) || files_beside(tokenizer).is_empty() {
+        return Ok(None);
+    }
+    let bytes = regular::read(tokenizer)?;
+    // A damaged file is refused where it is loaded.
+    let Ok(own) = serde_json::from_slice::<OwnTokens>(&bytes) else { return Ok(None) };
+    let added = changed(&own.added_tokens, tokenizer)?;
+    let added: Vec<Value> = added.iter().map(|token| token.with_id(0)).collect();
+    Ok((!added.is_empty()).then(|| json!(added)))
+}
+
+/// Returns the id of a token that a `tokenizer.json` itself adds; none in other files.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn own_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
+    if is_gguf(tokenizer) {
+        return Ok(None);
+    }
+    let Ok(own) = serde_json::from_slice::<OwnTokens>(&regular::read(tokenizer)?) else { return Ok(None) };
+    let found = own.added_tokens.iter().find(|token| token["content"] == content);
+    Ok(found.and_then(|token| u32::try_from(token["id"].as_u64()?).ok()))
+}
+
+/// Adds the tokens of the files beside a `tokenizer.json` to what it says, as far as their ids are below `rows`. Returns the texts
+/// of those that are new; nothing changes where there are none.
+///
+/// # Errors
+/// Files that cannot be read.
+pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
+    if files_beside(tokenizer).is_empty() {
+        return Ok((bytes, Vec::new()));
+    }
+    let Ok(OwnTokens { mut added_tokens }) = serde_json::from_slice(&bytes) else { return Ok((bytes, Vec::new())) };
+    let added = changed(&added_tokens, tokenizer)?;
+    let Ok(mut file) = serde_json::from_slice::<Value>(&bytes) else { return Ok((bytes, Vec::new())) };
+    if added.is_empty() || !file.is_object() {
+        return Ok((bytes, Vec::new()));
+    }
+    let vocab = &file["model"]["vocab"];
+    let size = vocab.as_object().map_or_else(|| vocab.as_array().map_or(0, Vec::len), Map::len) as u64;
+    let highest = added_tokens.iter().filter_map(|token| token["id"].as_u64()).max();
+    let mut next = highest.map_or(size, |id| size.max(id + 1));
+    let mut new = Vec::new();
+    for token in added {
+        let known = added_tokens.iter().position(|own| own["content"] == token.content);
+        let in_vocab = vocab[&token.content].as_u64().or_else(|| {
+            let pieces = vocab.as_array()?;
+            pieces.iter().position(|piece| piece[0] == token.content).map(|at| at as u64)
+        });
+        match (known, in_vocab) {
+            (Some(at), _) => added_tokens[at] = token.with_id(added_tokens[at]["id"].as_u64().unwrap_or(next)),
+            (None, Some(id)) => added_tokens.push(token.with_id(id)),
+            (None, None) => {
+                if next < rows as u64 {
+                    added_tokens.push(token.with_id(next));
+                    new.push(token.content);
+                }
+                next += 1;
+            }
+        }
+    }
+    file["added_tokens"] = Value::Array(added_tokens);
+    Ok((file.to_string().into_bytes(), new))
+}
+
+/// Returns the tokens of the files beside a `tokenizer.json` that it has not, or not with their flags, in the order in which they
+/// are added.
+fn changed(own: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
+    let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
+    let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
+    let extra = extra.into_iter().find_map(|list| list.as_array().filter(|list| !list.is_empty()));
+    let extra: Vec<AddedToken> = extra.into_iter().flatten().filter_map(of_list).collect();
+    let roles: Vec<&str> = NAMED.iter().filter_map(|key| text(&config[*key])).collect();
+    let mut listed: BTreeMap<u64, AddedToken> = BTreeMap::new();
+    if let Some(decoder) = config[DECODER].as_object() {
+        let tokens =
+            decoder.iter().filter_map(|(index, token)| Some((index.parse().ok()?, AddedToken::of_map(token)?)));
+        listed.extend(tokens);
+    } else if let Value::Object(older) = read_json(&tokenizer.with_file_name(ADDED_TOKENS))? {
+        for (token, index) in &older {
+            let is_special = roles.contains(&token.as_str()) || extra.iter().any(|of| of.content == *token);
+            listed.extend(index.as_u64().map(|index| (index, AddedToken::plain(token, is_special))));
+        }
+        // What the tokenizer.json says of an index comes before the older file.
+        own.iter().filter_map(|token| token["id"].as_u64()).for_each(|id| _ = listed.remove(&id));
+    }
+    let known: Vec<AddedToken> = own.iter().filter_map(AddedToken::of_map).collect();
+    let mut added: Vec<AddedToken> = listed.into_values().filter(|token| !known.contains(token)).collect();
+    for token in &mut added {
+        token.special |= roles.contains(&token.content.as_str());
+    }
+    for token in extra {
+        if !known.iter().chain(&added).any(|of| of.content == token.content) {
+            added.push(token);
+        }
+    }
+    added.retain(|token| !token.content.is_empty());
+    Ok(added)
+}
+
+/// Reads a special token of a list, a text or a map.
+fn of_list(token: &Value) -> Option<AddedToken> {
+    match token {
+        Value::String(content) => Some(AddedToken::plain(content, true)),
+        map => AddedToken::of_map(map).map(|token| AddedToken { special: true, ..token }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::tokenizer::{Tokenizer, sample};
+    use super::*;
+
+    fn loaded(own: &Value, files: &[(&str, Value)]) -> (Tokenizer, Option<Value>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        fs::write(&path, own.to_string()).unwrap();
+        for (name, file) in files {
+            fs::write(folder.path().join(name), file.to_string()).unwrap();
+        }
+        (Tokenizer::load(&path).unwrap(), added_beside(&path).unwrap())
+    }
+
+    fn token(content: &str) -> Value {
+        json!({"content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true})
+    }
+
+    /// Ids as transformers 5.24's `PreTrainedTokenizerFast.from_pretrained` gives them for the same files.
+    #[test]
+    fn tokens_of_files_beside_are_one_token_each() {
+        let own = sample::description();
+        let text = "a <|end|> b";
+        let decoder = json!({"added_tokens_decoder": {"31": token("<|end|>"), "30": token("<|start|>")}});
+        let older = json!({"<|end|>": 29, "<|start|>": 28});
+        let list = json!({"additional_special_tokens": ["<|start|>", "<|end|>"]});
+        for files in [
+            vec![("tokenizer_config.json", decoder)],
+            vec![("added_tokens.json", older.clone())],
+            vec![("added_tokens.json", older.clone()), ("tokenizer_config.json", json!({}))],
+            vec![("tokenizer_config.json", list)],
+        ] {
+            let (tokenizer, added) = loaded(&own, &files);
+            assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
+            assert_eq!(tokenizer.vocab_size(), 28, "what only files beside name needs no row until it is used");
+            assert!(added.is_some(), "{files:?}");
+        }
+        let cut = [1, 2, 0, 3];
+        for files in [
+            vec![],
+            vec![("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
+            // The older file does not count beside an `added_tokens_decoder`.
+            vec![("added_tokens.json", older), ("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
+            vec![("tokenizer_config.json", json!({"bos_token": "<s>"}))],
+        ] {
+            let (tokenizer, added) = loaded(&own, &files);
+            assert_eq!((tokenizer.encode(text).unwrap().as_slice(), added), (&cut[..], None), "{files:?}");
+        }
+    }
+
+    #[test]
+    fn token_that_tokenizer_json_has_keeps_its_id() {
+        let mut own = sample::description();
+        own["added_tokens"] = json!([{"id": 28, "content": "<|end|>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true}]);
+        let same = json!({"added_tokens_decoder": {"28": token("<|end|>")}});
+        let (tokenizer, added) = loaded(&own, &[("tokenizer_config.json", same)]);
+        assert_eq!((tokenizer.encode("a<|end|>").unwrap(), added), (vec![1, 2, 28], None));
+        // Other flags count, and what is new comes behind the highest id.
+        let mut strips = token("<|end|>");
+        strips["lstrip"] = json!(true);
+        let other = json!({"added_tokens_decoder": {"28": strips, "31": token("<|new|>"), "30": token("z")}});
+        let (tokenizer, added) = loaded(&own, &[("tokenizer_config.json", other)]);
+        assert_eq!(tokenizer.encode("a <|end|> <|new|> z").unwrap(), [1, 2, 28, 29, 27]);
+        assert_eq!(added.unwrap().as_array().unwrap().len(), 3);
+        assert_eq!(tokenizer.within(29).encode("<|new|>").unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn special_tokens_map_names_roles_where_transformers_reads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join(TOKENIZER_CONFIG);
+        let roles = json!({"bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>"});
+        fs::write(folder.path().join(SPECIAL_TOKENS), roles.to_string()).unwrap();
+        assert_eq!(tokenizer_config(&config).unwrap(), roles);
+        for (own, expected) in [
+            (json!({"bos_token": "<s>"}), json!({"bos_token": "<s>", "eos_token": "</s>"})),
+            (json!({"bos_token": "<b>"}), roles),
+            (json!({"added_tokens_decoder": {}}), json!({"added_tokens_decoder": {}})),
+        ] {
+            fs::write(&config, own.to_string()).unwrap();
+            assert_eq!(tokenizer_config(&config).unwrap(), expected, "{own}");
+        }
+    }
+}

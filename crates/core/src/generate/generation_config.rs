@@ -1,0 +1,323 @@
+//! Generation settings of a backbone: `generation_config.json` as transformers 5 reads it, and `config.json` where there is no
+//! such file. Settings of sampling do not change the likeliest token and are not read.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::processors::LogitsProcessors;
+use crate::error::{Error, Result, shortened};
+
+/// The file's name.
+pub const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// Settings that ask for another search, and the number at which they ask for none.
+const REFUSED: [(&str, Option<f64>); 18] = [
+    ("assistant_early_exit", None),
+    ("constraints", None),
+    ("dola_layers", None),
+    ("encoder_no_repeat_ngram_size", Some(0.0)),
+    ("encoder_repetition_penalty", Some(1.0)),
+    ("force_words_ids", None),
+    ("forced_decoder_ids", None),
+    ("guidance_scale", Some(1.0)),
+    ("max_time", None),
+    ("num_beam_groups", Some(1.0)),
+    ("num_beams", Some(1.0)),
+    ("num_return_sequences", Some(1.0)),
+    ("penalty_alpha", Some(0.0)),
+    ("prompt_lookup_num_tokens", Some(0.0)),
+    ("stop_strings", None),
+    ("token_healing", None),
+    ("use_mtp", None),
+    ("watermarking_config", None),
+];
+
+/// Settings of a backbone's files that change greedy answers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GenerationConfig {
+    /// Tokens that end an answer; none where the files name none.
+    pub end_of_text: Vec<u32>,
+    /// Whether these are others than those of `config.json`.
+    has_other_ends: bool,
+    /// New tokens of an answer, whatever a task asks for.
+    pub max_new_tokens: Option<usize>,
+    pub processors: LogitsProcessors,
+}
+
+impl GenerationConfig {
+    /// Reads the settings of `generation_config.json`, which is null where there is none. A file that names no end token leaves
+    /// those of `config.json`.
+    ///
+    /// # Errors
+    /// A value that is none of its setting's; a setting that asks for another search than for the likeliest token.
+    pub fn read(generation_config: &Value, config: &Value) -> Result<Self> {
+        let none = Map::new();
+        let (name, file) = match generation_config {
+            Value::Null => ("config.json", config),
+            file => (GENERATION_CONFIG, file),
+        };
+        let entries = match file {
+            Value::Object(entries) => entries,
+            Value::Null => &none,
+            other => return Err(wrong(name, "", "a JSON object", other)),
+        };
+        let settings = Settings { name, entries };
+        settings.check_search()?;
+        let of_config = Settings { name: "config.json", entries: config.as_object().unwrap_or(&none) }.ends()?;
+        let end_of_text = Some(settings.ends()?).filter(|ends| !ends.is_empty()).unwrap_or_else(|| of_config.clone());
+        let set = |ids: &[u32]| ids.iter().copied().collect::<BTreeSet<u32>>();
+        let has_other_ends = set(&end_of_text) != set(&of_config);
+        let mut processors = settings.processors()?;
+        if !processors.is_empty() {
+            processors.end_of_text.clone_from(&end_of_text);
+        }
+        if processors.exponential_decay_length_penalty.is_some() && end_of_text.is_empty() {
+            let key = "exponential_decay_length_penalty";
+            return Err(wrong(name, key, "an `eos_token_id` beside it", &file[key]));
+        }
+        let max_new_tokens = settings.count("max_new_tokens", 1)?;
+        Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
+    }
+
+    /// Returns the settings that answers would not have by `config.json` and a task alone, as a part of keys.
+    pub fn changes(&self) -> Option<Value> {
+        let mut changes = Map::new();
+        if self.has_other_ends {
+            changes.insert("eos_token_id".to_owned(), json!(self.end_of_text));
+        }
+        if let Some(tokens) = self.max_new_tokens {
+            changes.insert("max_new_tokens".to_owned(), json!(tokens));
+        }
+        if !self.processors.is_empty() {
+            changes.insert("processors".to_owned(), json!(self.processors));
+        }
+        (!changes.is_empty()).then_some(Value::Object(changes))
+    }
+
+    /// Refuses token ids without a logit.
+    ///
+    /// # Errors
+    /// An id from `vocab` on.
+    pub fn check_ids(&self, vocab: usize) -> Result<()> {
+        match self.processors.highest_id().filter(|id| *id as usize >= vocab) {
+            None => Ok(()),
+            Some(id) => Err(Error::bad_input("a generation setting names a token beyond the vocabulary")
+                .at(GENERATION_CONFIG)
+                .expected(format!("ids below {vocab}"))
+                .found(id)),
+        }
+    }
+}
+
+/// Entries of a file.
+struct Settings<'a> {
+    name: &'static str,
+    entries: &'a Map<String, Value>,
+}
+
+impl Settings<'_> {
+    /// Returns the value of a setting, where it is set.
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key).filter(|value| !value.is_null())
+    }
+
+    fn check_search(&self) -> Result<()> {
+        for (key, neutral) in REFUSED {
+            let Some(value) = self.get(key) else { continue };
+            let is_neutral = match value {
+                Value::Number(number) => number.as_f64() == neutral,
+                Value::Bool(asked) => !asked,
+                Value::Array(items) => items.is_empty(),
+                _ => false,
+            };
+            if !is_neutral {
+                let expected = neutral.map_or("null".to_owned(), |number| format!("{number}"));
+                return Err(wrong(self.name, key, &expected, value));
+            }
+        }
+        match self.get("cache_implementation").filter(|value| *value == "quantized") {
+            Some(value) => Err(wrong(self.name, "cache_implementation", "a cache that is not quantized", value)),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the end tokens. A negative id is none: transformers ends no answer there.
+    fn ends(&self) -> Result<Vec<u32>> {
+        const KEY: &str = "eos_token_id";
+        let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
+        let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
+        let ids = listed.iter().filter(|id| id.as_i64().is_none_or(|id| id >= 0));
+        ids.map(|id| token(id).ok_or_else(|| wrong(self.name, KEY, "a token id, or a list of token ids", value)))
+            .collect()
+    }
+
+    fn processors(&self) -> Result<LogitsProcessors> {
+        Ok(LogitsProcessors {
+            sequence_bias: self.sequence_bias()?,
+            repetition_penalty: self.repetition_penalty()?,
+            no_repeat_ngram_size: self.count("no_repeat_ngram_size", 0)?.filter(|size| *size > 0),
+            bad_words_ids: self.bad_words()?,
+            min_length: self.count("min_length", 0)?.filter(|tokens| *tokens > 0),
+            min_new_tokens: self.count("min_new_tokens", 0)?.filter(|tokens| *tokens > 0),
+            forced_bos_token_id: self.tokens("forced_bos_token_id")?.first().copied(),
+            forced_eos_token_id: self.tokens("forced_eos_token_id")?,
+            exponential_decay_length_penalty: self.decay()?,
+            suppress_tokens: self.tokens("suppress_tokens")?,
+            begin_suppress_tokens: self.tokens("begin_suppress_tokens")?,
+            end_of_text: Vec::new(),
+        })
+    }
+
+    fn count(&self, key: &str, least: u64) -> Result<Option<usize>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let count = value.as_u64().filter(|count| *count >= least).and_then(|count| usize::try_from(count).ok());
+        count.map(Some).ok_or_else(|| wrong(self.name, key, &format!("a whole number from {least}"), value))
+    }
+
+    /// Reads one token or a list of tokens.
+    fn tokens(&self, key: &str) -> Result<Vec<u32>> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
+        let ids: Option<Vec<u32>> = listed.iter().map(token).collect();
+        ids.ok_or_else(|| wrong(self.name, key, "token ids", value))
+    }
+
+    fn repetition_penalty(&self) -> Result<Option<f64>> {
+        const KEY: &str = "repetition_penalty";
+        let Some(value) = self.get(KEY) else { return Ok(None) };
+        let penalty = value.as_f64().filter(|penalty| penalty.is_finite() && *penalty > 0.0);
+        let penalty = penalty.ok_or_else(|| wrong(self.name, KEY, "a number above 0", value))?;
+        Ok(Some(penalty).filter(|penalty| *penalty != 1.0))
+    }
+
+    fn bad_words(&self) -> Result<Vec<Vec<u32>>> {
+        const KEY: &str = "bad_words_ids";
+        let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
+        let words = value.as_array().and_then(|words| words.iter().map(sequence).collect::<Option<Vec<_>>>());
+        words.ok_or_else(|| wrong(self.name, KEY, "a list of lists of token ids", value))
+    }
+
+    fn sequence_bias(&self) -> Result<Vec<(Vec<u32>, f64)>> {
+        const KEY: &str = "sequence_bias";
+        let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
+        let pairs = value.as_array().and_then(|pairs| pairs.iter().map(biased).collect::<Option<Vec<_>>>());
+        let pairs = pairs.ok_or_else(|| wrong(self.name, KEY, "a list of [[token ids], number]", value))?;
+        // The last bias of a sequence counts.
+        let last = (0..pairs.len()).filter(|&at| pairs[at + 1..].iter().all(|(ids, _)| *ids != pairs[at].0));
+        Ok(last.map(|at| pairs[at].clone()).collect())
+    }
+
+    fn decay(&self) -> Result<Option<(i64, f64)>> {
+        const KEY: &str = "exponential_decay_length_penalty";
+        let Some(value) = self.get(KEY) else { return Ok(None) };
+        let [start, factor] = value.as_array().map_or([None; 2], |pair| [pair.first(), pair.get(1)]);
+        let pair = start.and_then(Value::as_i64).zip(factor.and_then(Value::as_f64));
+        pair.map(Some).ok_or_else(|| wrong(self.name, KEY, "[tokens, factor]", value))
+    }
+}
+
+fn token(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+/// Reads a sequence and its bias.
+fn biased(pair: &Value) -> Option<(Vec<u32>, f64)> {
+    let [ids, bias] = pair.as_array()?.as_slice() else { return None };
+    Some((sequence(ids)?, bias.as_f64()?))
+}
+
+/// Reads token ids, one at least.
+fn sequence(value: &Value) -> Option<Vec<u32>> {
+    value.as_array()?.iter().map(token).collect::<Option<Vec<u32>>>().filter(|ids| !ids.is_empty())
+}
+
+fn wrong(file: &str, key: &str, expected: &str, found: &Value) -> Error {
+    Error::bad_input("a generation setting of the backbone is not run")
+        .at(format!("{file}, {key}"))
+        .expected(expected)
+        .found(shortened(&found.to_string(), 200))
+        .hint("remove the entry: answers are then those without it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_change_nothing_are_no_part_of_a_key() {
+        let config = json!({"eos_token_id": [2, 7]});
+        for file in [
+            json!(null),
+            json!({}),
+            json!({"eos_token_id": [7, 2], "bos_token_id": 1, "transformers_version": "5.24.0"}),
+            json!({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "max_length": 4096}),
+            json!({"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "num_beams": 1, "suppress_tokens": null}),
+            json!({"guidance_scale": 1, "penalty_alpha": 0.0, "token_healing": false, "bad_words_ids": null}),
+            json!({"cache_implementation": "hybrid", "encoder_repetition_penalty": 1.0, "min_length": 0}),
+        ] {
+            let read = GenerationConfig::read(&file, &config).unwrap();
+            assert_eq!((read.changes(), read.end_of_text.len()), (None, 2), "{file}");
+        }
+    }
+
+    #[test]
+    fn settings_that_change_answers_are_read_by_name() {
+        let config = json!({"eos_token_id": 2});
+        for (file, changes) in [
+            (json!({"eos_token_id": [2, 426]}), json!({"eos_token_id": [2, 426]})),
+            (json!({"eos_token_id": 5}), json!({"eos_token_id": [5]})),
+            (json!({"max_new_tokens": 9}), json!({"max_new_tokens": 9})),
+            (
+                json!({"repetition_penalty": 1.1}),
+                json!({"processors": {"repetition_penalty": 1.1, "end_of_text": [2]}}),
+            ),
+            (
+                json!({"sequence_bias": [[[3], 1.0], [[4, 5], -2.5], [[3], 2.0]]}),
+                json!({"processors": {"sequence_bias": [[[4, 5], -2.5], [[3], 2.0]], "end_of_text": [2]}}),
+            ),
+            (
+                json!({"exponential_decay_length_penalty": [3, 1.5], "forced_eos_token_id": 2}),
+                json!({"processors": {
+                    "exponential_decay_length_penalty": [3, 1.5], "forced_eos_token_id": [2], "end_of_text": [2]}}),
+            ),
+        ] {
+            assert_eq!(GenerationConfig::read(&file, &config).unwrap().changes(), Some(changes), "{file}");
+        }
+        // Without the file transformers takes what config.json says.
+        let older = json!({"eos_token_id": 2, "no_repeat_ngram_size": 3});
+        assert!(GenerationConfig::read(&json!(null), &older).unwrap().changes().is_some());
+        assert_eq!(GenerationConfig::read(&json!({}), &older).unwrap().changes(), None);
+        assert!(GenerationConfig::read(&json!(null), &json!({"eos_token_id": -1})).unwrap().end_of_text.is_empty());
+        let beyond = GenerationConfig::read(&json!({"bad_words_ids": [[1], [3, 512]]}), &config).unwrap();
+        assert!(beyond.check_ids(513).is_ok() && beyond.check_ids(512).is_err());
+    }
+
+    #[test]
+    fn settings_that_are_not_run_are_refused_by_name() {
+        for (key, value) in [
+            ("num_beams", json!(4)),
+            ("penalty_alpha", json!(0.6)),
+            ("guidance_scale", json!(1.5)),
+            ("stop_strings", json!(["\n"])),
+            ("watermarking_config", json!({"bias": 2.5})),
+            ("force_words_ids", json!([[3]])),
+            ("encoder_no_repeat_ngram_size", json!(2)),
+            ("cache_implementation", json!("quantized")),
+            ("repetition_penalty", json!(0)),
+            ("repetition_penalty", json!("1.1")),
+            ("bad_words_ids", json!([3])),
+            ("bad_words_ids", json!([[]])),
+            ("sequence_bias", json!({"3": 1.0})),
+            ("suppress_tokens", json!([-1])),
+            ("eos_token_id", json!("</s>")),
+            ("max_new_tokens", json!(0)),
+            ("exponential_decay_length_penalty", json!([3])),
+        ] {
+            let error = GenerationConfig::read(&json!({key: value}), &json!({})).unwrap_err();
+            let text = error.to_string();
+            assert!(error.exit_code() == 2 && text.contains(&format!("{GENERATION_CONFIG}, {key}")), "{text}");
+        }
+        assert!(GenerationConfig::read(&json!([]), &json!({})).is_err());
+    }
+}

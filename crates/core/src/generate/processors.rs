@@ -1,0 +1,317 @@
+//! Logits processors of transformers' `generate` that change which token is the likeliest (`generation/logits_process.py`),
+//! in its order and in its arithmetic: f32.
+
+use serde::{Deserialize, Serialize};
+
+/// Processors of a backbone's generation settings; what is empty changes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogitsProcessors {
+    /// Numbers that are added to the last token of a sequence behind its other tokens.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sequence_bias: Vec<(Vec<u32>, f64)>,
+    /// What logits of tokens that were seen are divided by; negative ones are multiplied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f64>,
+    /// Tokens of a sequence that may stand only once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_repeat_ngram_size: Option<usize>,
+    /// Sequences that are never finished.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad_words_ids: Vec<Vec<u32>>,
+    /// Tokens of prompt and answer before which none ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_length: Option<usize>,
+    /// The same of the answer alone; counts in the place of `min_length`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_new_tokens: Option<usize>,
+    /// The token behind a prompt of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forced_bos_token_id: Option<u32>,
+    /// The last token that an answer may have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forced_eos_token_id: Vec<u32>,
+    /// New tokens after which ending becomes likelier, and by which factor with each token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exponential_decay_length_penalty: Option<(i64, f64)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub suppress_tokens: Vec<u32>,
+    /// Tokens that no answer begins with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub begin_suppress_tokens: Vec<u32>,
+    /// End tokens that the others speak of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub end_of_text: Vec<u32>,
+}
+
+/// A sequence whose next token is chosen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Generated<'a> {
+    pub(super) prompt: &'a [u32],
+    pub(super) new: &'a [u32],
+    /// New tokens that it may have.
+    pub(super) max_new_tokens: usize,
+}
+
+impl Generated<'_> {
+    fn len(self) -> usize {
+        self.prompt.len() + self.new.len()
+    }
+}
+
+impl LogitsProcessors {
+    /// Whether logits stay what they are.
+    pub fn is_empty(&self) -> bool {
+        Self { end_of_text: Vec::new(), ..self.clone() } == Self::default()
+    }
+
+    /// Returns the highest token id that a processor needs a logit of.
+    pub fn highest_id(&self) -> Option<u32> {
+        let sequences = self.sequence_bias.iter().map(|(ids, _)| ids).chain(&self.bad_words_ids);
+        let forced = self.forced_bos_token_id.iter().chain(&self.forced_eos_token_id);
+        sequences.flatten().chain(forced).copied().max()
+    }
+
+    /// Changes the logits of a sequence's next token.
+    pub(super) fn apply(&self, logits: &mut [f32], of: Generated<'_>) {
+        let ids = [of.prompt, of.new].concat();
+        let biases = self.sequence_bias.iter().map(|(sequence, bias)| (sequence, *bias as f32));
+        add_biases(logits, &ids, biases);
+        if let Some(penalty) = self.repetition_penalty {
+            penalise_repetition(logits, &ids, penalty as f32);
+        }
+        if let Some(size) = self.no_repeat_ngram_size {
+            ban_repeated(logits, &ids, size);
+        }
+        let bad_words =
+            self.bad_words_ids.iter().filter(|word| !matches!(word[..], [end] if self.end_of_text.contains(&end)));
+        add_biases(logits, &ids, bad_words.map(|word| (word, f32::NEG_INFINITY)));
+        let is_short = match (self.min_new_tokens, self.min_length) {
+            (Some(tokens), _) => of.new.len() < tokens,
+            (None, Some(tokens)) => of.len() < tokens,
+            (None, None) => false,
+        };
+        if is_short {
+            suppress(logits, &self.end_of_text);
+        }
+        if let Some(token) = self.forced_bos_token_id.filter(|_| of.len() == 1) {
+            force(logits, &[token]);
+        }
+        if !self.forced_eos_token_id.is_empty() && of.new.len() + 1 == of.max_new_tokens {
+            force(logits, &self.forced_eos_token_id);
+        }
+        if let Some((start, factor)) = self.exponential_decay_length_penalty {
+            self.hasten(logits, of.new.len() as i64 - start, factor);
+        }
+        suppress(logits, &self.suppress_tokens);
+        // A forced BOS stands before the first token that is chosen.
+        let begin = of.prompt.len() + usize::from(of.prompt.len() <= 1 && self.forced_bos_token_id.is_some());
+        if of.len() == begin {
+            suppress(logits, &self.begin_suppress_tokens);
+        }
+    }
+
+    /// Makes end tokens likelier with each token behind the start.
+    fn hasten(&self, logits: &mut [f32], tokens: i64, factor: f64) {
+        let Ok(tokens @ 1..) = i32::try_from(tokens) else { return };
+        let growth = (factor.powi(tokens) - 1.0) as f32;
+        for &token in &self.end_of_text {
+            if let Some(logit) = logits.get_mut(token as usize).filter(|logit| logit.is_finite()) {
+                *logit += logit.abs() * growth;
+            }
+        }
+    }
+}
+
+/// Adds each bias to the last token of its sequence, where the others end the ids.
+fn add_biases<'a>(logits: &mut [f32], ids: &[u32], biases: impl Iterator<Item = (&'a Vec<u32>, f32)>) {
+    let mut sums: Vec<(usize, f32)> = Vec::new();
+    for (sequence, bias) in biases {
+        let Some((&last, before)) = sequence.split_last() else { continue };
+        if !ids.ends_with(before) {
+            continue;
+        }
+        match sums.iter_mut().find(|(token, _)| *token == last as usize) {
+            Some((_, sum)) => *sum += bias,
+            None => sums.push((last as usize, bias)),
+        }
+    }
+    for (token, sum) in sums {
+        if let Some(logit) = logits.get_mut(token) {
+            *logit += sum;
+        }
+    }
+}
+
+fn penalise_repetition(logits: &mut [f32], ids: &[u32], penalty: f32) {
+    let mut seen = vec![false; logits.len()];
+    for &id in ids {
+        if let Some(seen) = seen.get_mut(id as usize) {
+            *seen = true;
+        }
+    }
+    for (logit, _) in logits.iter_mut().zip(seen).filter(|(_, seen)| *seen) {
+        *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
+    }
+}
+
+/// Bans each token with which a sequence of `size` tokens would stand a second time.
+fn ban_repeated(logits: &mut [f32], ids: &[u32], size: usize) {
+    if ids.len() < size {
+        return;
+    }
+    let begun = &ids[ids.len() + 1 - size..];
+    let banned = ids.windows(size).filter(|window| window[..size - 1] == *begun).map(|window| window[size - 1]);
+    suppress(logits, &banned.collect::<Vec<_>>());
+}
+
+fn suppress(logits: &mut [f32], tokens: &[u32]) {
+    for &token in tokens {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
+/// Leaves nothing but some tokens.
+fn force(logits: &mut [f32], tokens: &[u32]) {
+    logits.fill(f32::NEG_INFINITY);
+    for &token in tokens {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit = 0.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INF: f32 = f32::NEG_INFINITY;
+
+    /// Name, processors, prompt, new tokens, expected logits.
+    type Case<'a> = (&'a str, LogitsProcessors, &'a [u32], &'a [u32], [f32; 6]);
+
+    fn applied(processors: &LogitsProcessors, prompt: &[u32], new: &[u32]) -> Vec<f32> {
+        let mut logits = vec![1.0, -2.0, 3.0, 0.5, -1.0, 2.0];
+        processors.apply(&mut logits, Generated { prompt, new, max_new_tokens: 4 });
+        logits
+    }
+
+    /// Logits that transformers 5.24's processors of that name make of the same logits and ids, in f32.
+    #[test]
+    fn processors_change_logits_as_transformers_does() {
+        let none = LogitsProcessors::default;
+        let ends = || LogitsProcessors { end_of_text: vec![5], ..none() };
+        let plain = [1.0, -2.0, 3.0, 0.5, -1.0, 2.0];
+        let cases: Vec<Case<'_>> = vec![
+            ("nothing", ends(), &[1, 2], &[3], plain),
+            (
+                "repetition_penalty",
+                LogitsProcessors { repetition_penalty: Some(2.0), ..none() },
+                &[1, 2, 2],
+                &[3],
+                [1.0, -4.0, 1.5, 0.25, -1.0, 2.0],
+            ),
+            (
+                "no_repeat_ngram_size 2",
+                LogitsProcessors { no_repeat_ngram_size: Some(2), ..none() },
+                &[1, 2, 1, 3],
+                &[1],
+                [1.0, -2.0, INF, INF, -1.0, 2.0],
+            ),
+            (
+                "no_repeat_ngram_size 1",
+                LogitsProcessors { no_repeat_ngram_size: Some(1), ..none() },
+                &[4],
+                &[2],
+                [1.0, -2.0, INF, 0.5, INF, 2.0],
+            ),
+            (
+                "no_repeat_ngram_size beyond the ids",
+                LogitsProcessors { no_repeat_ngram_size: Some(3), ..none() },
+                &[1],
+                &[1],
+                plain,
+            ),
+            (
+                "bad_words_ids",
+                LogitsProcessors { bad_words_ids: vec![vec![2], vec![1, 3, 0], vec![4, 4], vec![5]], ..ends() },
+                &[1],
+                &[3],
+                [INF, -2.0, INF, 0.5, -1.0, 2.0],
+            ),
+            (
+                "sequence_bias",
+                LogitsProcessors {
+                    sequence_bias: vec![(vec![0], -3.0), (vec![3, 0], 0.5), (vec![1, 2], 9.0)],
+                    ..none()
+                },
+                &[1],
+                &[3],
+                [-1.5, -2.0, 3.0, 0.5, -1.0, 2.0],
+            ),
+            (
+                "min_length",
+                LogitsProcessors { min_length: Some(3), ..ends() },
+                &[1],
+                &[3],
+                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
+            ),
+            ("min_length reached", LogitsProcessors { min_length: Some(2), ..ends() }, &[1], &[3], plain),
+            (
+                "min_new_tokens",
+                LogitsProcessors { min_new_tokens: Some(2), min_length: Some(1), ..ends() },
+                &[1, 1, 1],
+                &[3],
+                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
+            ),
+            (
+                "forced_bos_token_id",
+                LogitsProcessors { forced_bos_token_id: Some(4), begin_suppress_tokens: vec![4], ..none() },
+                &[1],
+                &[],
+                [INF, INF, INF, INF, 0.0, INF],
+            ),
+            (
+                "forced_eos_token_id",
+                LogitsProcessors { forced_eos_token_id: vec![3, 5], ..none() },
+                &[1],
+                &[3, 3, 3],
+                [INF, INF, INF, 0.0, INF, 0.0],
+            ),
+            (
+                "exponential_decay_length_penalty",
+                LogitsProcessors { exponential_decay_length_penalty: Some((1, 1.5)), ..ends() },
+                &[1],
+                &[3, 3, 3],
+                [1.0, -2.0, 3.0, 0.5, -1.0, 4.5],
+            ),
+            (
+                "suppress_tokens",
+                LogitsProcessors { suppress_tokens: vec![2, 77], ..none() },
+                &[1],
+                &[3],
+                [1.0, -2.0, INF, 0.5, -1.0, 2.0],
+            ),
+            (
+                "begin_suppress_tokens",
+                LogitsProcessors { begin_suppress_tokens: vec![2], ..none() },
+                &[1, 1],
+                &[],
+                [1.0, -2.0, INF, 0.5, -1.0, 2.0],
+            ),
+            (
+                "begin_suppress_tokens later",
+                LogitsProcessors { begin_suppress_tokens: vec![2], ..none() },
+                &[1, 1],
+                &[0],
+                plain,
+            ),
+        ];
+        for (name, processors, prompt, new, expected) in cases {
+            assert_eq!(applied(&processors, prompt, new), expected, "{name}");
+            assert_eq!(processors.is_empty(), name == "nothing", "{name}");
+        }
+    }
+}

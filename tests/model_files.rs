@@ -1,0 +1,340 @@
+//! What the files beside a model's weights say of its answers. Expected: lm-evaluation-harness 0.4.13 with transformers 5.24 in
+//! f32 at batch size 1, which is each request by itself, unless a test names another source.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::shared;
+use crate::common::world::World;
+use serde_json::{Value, json};
+
+/// A log-likelihood, in nats: the harness' numbers have four digits behind the point.
+const LIKELIHOOD: f64 = 2e-4;
+const LIKELIHOODS: &str = "output_type: loglikelihood\ndoc_to_text: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
+const NO_CONTEXT: &str =
+    "output_type: loglikelihood\ndoc_to_text: ''\ndoc_to_target: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
+const WHOLE_TEXTS: &str = "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{q}}'\n\
+    metric_list: [{metric: word_perplexity}]\n";
+
+/// A world with a copy of a model, in which some files are others.
+fn with_model(model: &Path, files: &[(&str, Value)]) -> World {
+    let world = World::new();
+    fs::create_dir(world.path("model")).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(model.join(name), world.path("model").join(name)).unwrap();
+    }
+    files.iter().for_each(|(name, file)| world.write(&format!("model/{name}"), file.to_string()));
+    world
+}
+
+fn generating(new: usize) -> String {
+    format!(
+        "output_type: generate_until\ndoc_to_text: '{{{{q}}}}'\nmetric_list: [{{metric: exact_match}}]\n\
+         generation_kwargs: {{until: [\"\\n\\n\\n\"], max_gen_toks: {new}}}\n"
+    )
+}
+
+/// Asks a model something of rows with a `q` each, and returns its answers, row by row, and what was said on standard error.
+fn asked(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> (Vec<Value>, String) {
+    let target = if definition.contains("doc_to_target") { "" } else { "doc_to_target: ' happy'\n" };
+    world.write(
+        "asked.yaml",
+        format!(
+            "task: asked\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: rows.jsonl}}}}\ntest_split: test\n\
+             {definition}{target}"
+        ),
+    );
+    world.write("rows.jsonl", questions.iter().map(|q| json!({"q": q}).to_string() + "\n").collect::<String>());
+    let arguments = ["score", "model", "--tasks", "asked.yaml", "--samples", "said"];
+    let output = world.ghostlab(&[&arguments[..], more].concat());
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    let samples = fs::read_to_string(world.path("said/samples_asked.jsonl")).unwrap();
+    fs::remove_dir_all(world.path("said")).unwrap();
+    let lines = samples.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["resps"].clone());
+    (lines.collect(), log)
+}
+
+/// The first number or text of an answer.
+fn first(answer: &Value) -> &Value {
+    match answer {
+        Value::Array(items) => first(&items[0]),
+        one => one,
+    }
+}
+
+fn number(answer: &Value) -> f64 {
+    let one = first(answer);
+    one.as_f64().unwrap_or_else(|| one.as_str().unwrap().parse().unwrap())
+}
+
+fn near(what: &str, answers: &[Value], expected: &[f64]) {
+    assert_eq!(answers.len(), expected.len(), "{what}");
+    for (at, (answer, expected)) in answers.iter().zip(expected).enumerate() {
+        let own = number(answer);
+        assert!((own - expected).abs() <= LIKELIHOOD, "{what}, row {at}: {own}, the harness has {expected}");
+    }
+}
+
+fn texts(answers: &[Value]) -> Vec<&str> {
+    answers.iter().map(|answer| first(answer).as_str().unwrap()).collect()
+}
+
+/// Two of five documents are longer than the context up to which `longrope` has its short factors; all begin alike.
+#[test]
+fn longrope_document_scores_by_its_own_length() {
+    let Some(model) = shared("cases/turn4/longrope-lengths/model") else { return };
+    let questions = [
+        "Tom",
+        "He was sad",
+        "A big dog",
+        "Lily ran home and saw a red bird in the big tree near her house with her mom and dad on a sunny day",
+        "Once upon a time there was a little girl who liked to play with her dog in the big park near the house and the lake",
+    ];
+    let expected = [-7.4262, -6.749, -9.0715, -7.0826, -6.4006];
+    for engine in ["cpu", "candle"] {
+        let world = with_model(&model, &[]);
+        let (answers, _) = asked(&world, LIKELIHOODS, &questions, &["--engine", engine]);
+        near(engine, &answers, &expected);
+    }
+}
+
+/// `<s>` is the BOS of config.json alone: the tokenizer's EOS stands for an empty context.
+#[test]
+fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let questions = [
+        "Once upon a time there was a little girl.",
+        "Lily ran home and saw a red bird.",
+        "The dog was sad, and then it was happy.",
+    ];
+    let expected = [-21.9426, -36.5301, -45.5572];
+    let tokenizer = || {
+        let mut file: Value = serde_json::from_slice(&fs::read(model.join("tokenizer.json")).unwrap()).unwrap();
+        file["post_processor"] = Value::Null;
+        file
+    };
+    for config in [json!({"bos_token": null, "eos_token": "</s>"}), json!({"eos_token": "</s>"})] {
+        let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", config)]);
+        for definition in [WHOLE_TEXTS, NO_CONTEXT] {
+            let (answers, log) = asked(&world, definition, &questions, &[]);
+            near(definition, &answers, &expected);
+            assert!(!log.contains("stands for an empty context"), "{log}");
+        }
+    }
+    // Where the tokenizer names neither, config.json is asked, and a note says so.
+    let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", json!({}))]);
+    let (answers, log) = asked(&world, NO_CONTEXT, &questions, &[]);
+    assert!((number(&answers[0]) - expected[0]).abs() > LIKELIHOOD, "{answers:?}");
+    assert!(log.contains("token 1, the bos_token_id of config.json, stands for an empty context"), "{log}");
+}
+
+/// Tokens 512 and 513 are rows of the embedding that tokenizer.json does not name.
+#[test]
+fn added_tokens_of_files_beside_are_one_token_each() {
+    let Some(model) = shared("cases/turn4/added-tokens/model") else { return };
+    let questions = ["<|im_start|>user Once upon<|im_end|>", "Lily <|im_end|> ran", "Nothing special here"];
+    let letters = [-9.405, -10.674, -6.9894];
+    let tokens = [-15.7245, -7.3083, -6.9894];
+    // Tokens without a role are looked for in the normalised text.
+    let normalised = [-7.2064, -9.2695, -6.9894];
+    let own: Value = serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
+    let token = |content: &str| {
+        json!({
+            "content": content, "lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true
+        })
+    };
+    let with = |key: &str, value: Value| {
+        let mut config = own.clone();
+        config[key] = value;
+        config
+    };
+    let decoder = || json!({"512": token("<|im_start|>"), "513": token("<|im_end|>")});
+    let older = json!({"<|im_start|>": 512, "<|im_end|>": 513});
+    let list = json!(["<|im_start|>", "<|im_end|>"]);
+    for (what, files, expected) in [
+        ("none", vec![], letters),
+        ("added_tokens_decoder", vec![("tokenizer_config.json", with("added_tokens_decoder", decoder()))], tokens),
+        ("added_tokens.json alone", vec![("added_tokens.json", older.clone())], normalised),
+        (
+            "added_tokens.json",
+            vec![
+                ("tokenizer_config.json", with("additional_special_tokens", list.clone())),
+                ("added_tokens.json", older),
+            ],
+            tokens,
+        ),
+        ("additional_special_tokens", vec![("tokenizer_config.json", with("additional_special_tokens", list))], tokens),
+    ] {
+        let world = with_model(&model, &files);
+        let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
+        near(what, &answers, &expected);
+        // The store has what other files gave under other keys.
+        if what == "none" {
+            let config = with("added_tokens_decoder", decoder());
+            world.write("model/tokenizer_config.json", config.to_string());
+            let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
+            near("the same folder with other files", &answers, &tokens);
+        }
+    }
+}
+
+/// `.` is token 426.
+#[test]
+fn generation_stops_at_the_end_tokens_of_generation_config() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let plain = ", there was a little girl named Lily. She";
+    let world = with_model(&model, &[]);
+    let asks = |world: &World| {
+        let answers = ["cpu", "candle"]
+            .map(|engine| asked(world, &generating(12), &["Once upon a time"], &["--engine", engine]).0);
+        let [one, two] = answers.map(|answers| texts(&answers)[0].to_owned());
+        assert_eq!(one, two, "engines");
+        one
+    };
+    assert_eq!(asks(&world), plain);
+    for (ends, expected) in [
+        (json!([2, 426]), ", there was a little girl named Lily."),
+        (json!(426), ", there was a little girl named Lily."),
+        (json!([2]), plain),
+        (json!(null), plain),
+    ] {
+        world.write("model/generation_config.json", json!({"eos_token_id": ends}).to_string());
+        assert_eq!(asks(&world), expected, "{ends}");
+    }
+}
+
+#[test]
+fn generation_config_changes_greedy_answers_as_transformers() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let questions = ["Once upon a time", "Lily and her mom went to", "The dog"];
+    let plain = [
+        ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw",
+        "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it,",
+        "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked",
+    ];
+    let world = with_model(&model, &[]);
+    for (settings, expected) in [
+        (json!({}), plain),
+        (json!({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}), plain),
+        (
+            json!({"repetition_penalty": 1.1}),
+            [
+                ", there was a little girl named Lily. She loved to play outside in the park with her friends. One",
+                "the park. They saw a big box with a shiny cake. There was a big, red ball",
+                "was a big, red ball. He liked to play with his friends in the sun. One day, he saw a big tre",
+            ],
+        ),
+        (
+            json!({"no_repeat_ngram_size": 3}),
+            [
+                plain[0],
+                "the park. They saw a big box with a big, red ball. Lily wanted to play with it, but she d",
+                "was a big, red ball. He liked to play with his ball and run around the room. He saw",
+            ],
+        ),
+        (
+            json!({"suppress_tokens": [426]}),
+            [
+                ", there was a little girl named Lily who loved to play with her toys and her friends in the park with",
+                "the park with their mom and dad went to the park with her mommy and daddy who loved",
+                "was a big, red ball who lived in a big house with a big box of colors and",
+            ],
+        ),
+        (
+            json!({"bad_words_ids": [[426], [376, 298]]}),
+            [
+                ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
+                "the park with their mom and dad went to the park with her mommy and daddy who loved",
+                "was a big, red ball who lived in a big house with a big box of colors and",
+            ],
+        ),
+        (
+            json!({"sequence_bias": [[[426], -4.0], [[376, 298], -9.0]]}),
+            [
+                ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
+                "the park with their mom and dad. They saw a big box with a big box on the ground and",
+                "was a big, red ball who lived in a big house with a big box of colors and",
+            ],
+        ),
+        (
+            json!({"eos_token_id": [2, 426], "min_new_tokens": 20}),
+            [
+                ", there was a little girl named Lily who loved to play with her toys.",
+                "the park with their mom and dad went to the park with her mom.",
+                "was a big, red ball who lived in a big house with a big box.",
+            ],
+        ),
+        (
+            json!({"eos_token_id": [2, 426], "min_length": 30}),
+            [
+                ", there was a little girl named Lily who loved to play with her toys and her friends.",
+                "the park with their mom and dad went to the park with her mommy.",
+                "was a big, red ball who lived in a big house with a big box of colors.",
+            ],
+        ),
+        (
+            json!({"forced_eos_token_id": 2}),
+            [
+                ", there was a little girl named Lily. She loved to play outside in the park. One day, she",
+                "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it",
+                "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He li",
+            ],
+        ),
+        (
+            json!({"eos_token_id": 426, "exponential_decay_length_penalty": [4, 1.3]}),
+            [", there was a little girl.", "the park.", "was a big, red ball."],
+        ),
+        (
+            json!({"begin_suppress_tokens": [432, 403]}),
+            [
+                "there was a little girl named Lily. She loved to play outside in the park. One day, she saw a",
+                plain[1],
+                plain[2],
+            ],
+        ),
+        (
+            json!({"max_new_tokens": 9}),
+            [", there was a little girl named", "the park. They saw a big", "was a big, red ball."],
+        ),
+        (
+            json!({"max_new_tokens": 40}),
+            [
+                ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.",
+                "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it, but she did not \
+                 want to",
+                "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked to play with his \
+                 ball. He",
+            ],
+        ),
+        (
+            json!({"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [432]}),
+            [
+                "there was a little girl named Lily. She loved to play outside in the park with her friends. One day",
+                "the park. They saw a big box with lots of chickens on it. There was a sm",
+                "was a big box. He liked to play with his friends in the park. One day he saw something u",
+            ],
+        ),
+    ] {
+        world.write("model/generation_config.json", settings.to_string());
+        let (answers, _) = asked(&world, &generating(32), &questions, &[]);
+        assert_eq!(texts(&answers), expected, "{settings}");
+    }
+}
+
+#[test]
+fn generation_setting_that_is_not_run_is_refused_by_name() {
+    let Some(model) = shared("oracles/stories260k") else { return };
+    let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
+    let (answers, _) = asked(&world, LIKELIHOODS, &["Tom"], &[]);
+    assert_eq!(answers.len(), 1, "likelihoods do not generate");
+    world.write(
+        "asked.yaml",
+        fs::read_to_string(world.path("asked.yaml")).unwrap().replace(LIKELIHOODS, &generating(8)),
+    );
+    let output = world.ghostlab(&["score", "model", "--tasks", "asked.yaml"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("generation_config.json, num_beams") && text.contains("found: 4"), "{text}");
+}
