@@ -152,7 +152,7 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     let slurm = FakeSlurm::new(&world);
     let submit = |more: &[&str]| {
         let submit = ["submit", "slurm", "grid.yaml", "--dry-run", "--device", "cpu"];
-        slurm.run(&world, &[&submit, more].concat())
+        slurm.run(&world, &[&submit[..], more].concat())
     };
     for (asked, frozen) in [("portable", "--kernels portable"), ("amx", "--kernels amx")] {
         let script = said(&submit(&["--dtype", "bf16", "--kernels", asked]));

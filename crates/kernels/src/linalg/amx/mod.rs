@@ -196,17 +196,28 @@ mod tests {
     use crate::linalg::gemm::Update;
     use crate::linalg::panels::{Panels, product as panel_product};
 
-    /// Pairs with every kind of number: normal, zero, denormal, infinite and not a number.
-    fn words(count: usize, seed: usize, special: bool) -> Vec<u32> {
+    #[derive(Debug, Clone, Copy)]
+    enum Numbers {
+        /// Around one.
+        Normal,
+        /// Zeros, denormals, infinities and NaN among normal ones.
+        Special,
+        /// Such that products and sums are denormal or just above.
+        Tiny,
+    }
+
+    fn words(count: usize, seed: usize, numbers: Numbers) -> Vec<u32> {
         let half = |i: usize| {
             let hash = (i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-            match hash % 509 {
-                0 if special => 0x7f80,
-                1 if special => 0xff80,
-                2 if special => 0x7fc1,
-                3..6 if special => (hash >> 9) as u32 & 0x807f,
-                6..20 if special => (hash >> 9) as u32 & 0x9fff,
-                _ => 0x3e00 | (hash >> 9) as u32 & 0x81ff,
+            let bits = (hash >> 9) as u32;
+            match (numbers, hash % 509) {
+                (Numbers::Special, 0) => 0x7f80,
+                (Numbers::Special, 1) => 0xff80,
+                (Numbers::Special, 2) => 0x7fc1,
+                (Numbers::Special, 3..6) => bits & 0x807f,
+                (Numbers::Special, 6..20) => bits & 0x9fff,
+                (Numbers::Tiny, _) => (60 + (bits >> 16) % 7) << 7 | bits & 0x807f,
+                _ => 0x3e00 | bits & 0x81ff,
             }
         };
         (0..count).map(|i| half(2 * i) | half(2 * i + 1) << 16).collect()
@@ -246,18 +257,21 @@ mod tests {
             emulator::install();
         }
         for [rows, lines, count] in SHAPES {
-            for (adds, special) in [(false, false), (true, false), (false, true), (true, true)] {
+            let kinds = [Numbers::Normal, Numbers::Special, Numbers::Tiny];
+            for (adds, numbers) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
                 // Rows and panels with more words than are multiplied, rows of sums with more numbers.
                 let (row_words, panel_words, stride) = (lines + 3, (lines + 2) * LANES, count * LANES + 5);
-                let (left, right) = (words(rows * row_words, 1, special), words(count * panel_words, 2, special));
+                let (left, right) = (words(rows * row_words, 1, numbers), words(count * panel_words, 2, numbers));
                 let rows = RowWords { words: &left, row_words, count: rows };
                 let panels = PairPanels { words: &right, stride: panel_words, lines, count };
-                let mut expected: Vec<f32> = (0..rows.count * stride).map(|i| (i % 23) as f32 - 11.0).collect();
+                let scale = if matches!(numbers, Numbers::Tiny) { f32::MIN_POSITIVE } else { 1.0 };
+                let start = (0..rows.count * stride).map(|i| ((i % 23) as f32 - 11.0) * scale);
+                let mut expected: Vec<f32> = start.collect();
                 let mut ours = expected.clone();
                 // SAFETY: tile registers are the processor's or emulated; the slices have these shapes.
                 unsafe { tiled_product(&rows, &panels, (&mut ours, stride), adds) };
                 model::product(&rows, &panels, (&mut expected, stride), adds);
-                let case = format!("[{}, {lines}, {count}], adds {adds}, special {special}", rows.count);
+                let case = format!("[{}, {lines}, {count}], adds {adds}, {numbers:?}", rows.count);
                 assert_same(&ours, &expected, &case);
             }
         }
