@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use ghostlab::linalg::gemm::profile;
-use ghostlab::model::{Batch, Config, Decoder, Load, Products, Program, Trie};
+use ghostlab::model::{Batch, Config, Decoder, KernelFamily, Load, Products, Program, Trie};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -21,14 +21,16 @@ fn main() {
         return;
     }
     let config = Config::read(&folder).unwrap();
-    let decoders = [Products::F32, Products::Bf16]
-        .map(|products| Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap());
+    let mut all = vec![Products::F32, Products::Bf16];
+    all.extend((KernelFamily::best() == KernelFamily::Amx).then_some(Products::Bf16Amx));
+    let load = |&products| Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap();
+    let decoders: Vec<Decoder> = all.iter().map(load).collect();
     let trie = Trie::new(&[Program::dense(config.layers)]);
     let wide = config.hidden >= 2048;
     let (tokens, rounds) = if wide { (2048, 1) } else { (8192, 3) };
     let ids: Vec<u32> = (0..tokens).map(|i| (i * 7919 % config.vocab) as u32).collect();
     let head = ["window", "batch", "type", "tokens/s", "GFLOP/s", "inside matrix products"];
-    println!("{:>8} {:>8} {:>6} {:>12} {:>10} {:>26}", head[0], head[1], head[2], head[3], head[4], head[5]);
+    println!("{:>8} {:>8} {:>13} {:>12} {:>10} {:>26}", head[0], head[1], head[2], head[3], head[4], head[5]);
     for (window, batch) in [(128, 2048), (512, 512), (512, 1024), (512, 2048), (512, 4096), (2048, 2048)] {
         if batch > tokens {
             continue;
@@ -46,17 +48,17 @@ fn main() {
         };
         let load = Load::windows(ids.len(), window);
         let flops = trie.flops(&config, &load).shared;
-        let mut best = [(f64::INFINITY, 0.0); 2];
+        let mut best = vec![(f64::INFINITY, 0.0); all.len()];
         for _ in 0..rounds {
             for (decoder, best) in decoders.iter().zip(&mut best) {
                 trie.run(decoder, &batches[0], &mut ()).unwrap();
                 *best = [*best, round(decoder)].into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
             }
         }
-        for (products, (seconds, inside)) in [Products::F32, Products::Bf16].iter().zip(best) {
+        for (products, (seconds, inside)) in all.iter().zip(best) {
             println!(
-                "{window:>8} {batch:>8} {:>6} {:>12.0} {:>10.0} {:>24.0} %",
-                products.name(),
+                "{window:>8} {batch:>8} {:>13} {:>12.0} {:>10.0} {:>24.0} %",
+                format!("{} {}", products.name(), products.kernels()),
                 ids.len() as f64 / seconds,
                 flops / seconds / 1e9,
                 100.0 * inside / seconds

@@ -19,7 +19,7 @@ use ghostlab::exec::{self, RunSettings};
 use ghostlab::generate::{self, Detokenizer, Prompt, Settings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
-use ghostlab::model::{Batch, Config, Decoder, Engine, Prediction, Products, Program, Trie};
+use ghostlab::model::{Batch, Config, Decoder, Engine, KernelFamily, Prediction, Products, Program, Trie};
 use ghostlab::stage;
 use ghostlab_store::Store;
 use safetensors::SafeTensors;
@@ -107,7 +107,7 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
 
 /// The backbone with products in `kind`.
 fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
-    let products = if kind == "bf16" { Products::Bf16 } else { Products::F32 };
+    let products = if kind == "bf16" { Products::bf16(KernelFamily::best()) } else { Products::F32 };
     Decoder::load_within(Config::read_with_attachments(backbone)?, backbone, products, u64::MAX)
 }
 

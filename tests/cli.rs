@@ -701,7 +701,7 @@ fn each_engine_and_float_type_has_results_of_its_own_that_can_be_compared() {
     assert!(!log.contains("stored already"), "{log}");
     let log = world.runs(&[&candle[..], &["again"]].concat());
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");
-    world.runs(&["--dtype", "bf16", "--results", "half"]);
+    world.runs(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
     let only = |results: &str| format!("{results}/{}", names(&world.path(results))[0]);
     let read = |results: &str| common::json(&world.path(&only(results)).join("numbers.json"));
     let [own, other, half] = ["own", "other", "half"].map(read);
@@ -730,9 +730,30 @@ fn each_engine_and_float_type_has_results_of_its_own_that_can_be_compared() {
     }
     let plan = said(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "f16"]);
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: candle f16 on cpu"), "{plan}");
-    assert!(said(&["plan", "grid.yaml", "--dtype", "bf16"]).contains("9 complete, 0 to run"));
+    let bf16 = |kernels| said(&["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]);
+    assert!(bf16("portable").contains("9 complete, 0 to run"));
+    // Another family of kernels is another class of device. It can be planned for anywhere.
+    let plan = bf16("amx");
+    assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: cpu bf16 on cpu-amx"), "{plan}");
     // The same float type of another engine is another number.
     assert!(said(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"]).contains("0 complete, 9 to run"));
+}
+
+#[test]
+fn kernels_that_cannot_run_here_are_refused_before_any_work() {
+    let world = World::new();
+    world.refuses(&["--kernels", "amx"], 2, &["bf16 only", "--dtype bf16"]);
+    world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["leave --kernels out"]);
+    let doctor = world.ghostlab(&["doctor"]);
+    if String::from_utf8_lossy(&doctor.stdout).contains("kernels: amx in bf16") {
+        world.runs(&["--kernels", "amx", "--dtype", "bf16"]);
+    } else {
+        let words = ["kernel family `amx`", "AMX-BF16", "--kernels portable"];
+        world.refuses(&["--kernels", "amx", "--dtype", "bf16"], 3, &words);
+        let worker = world.ghostlab(&["worker", "grid.yaml", "--kernels", "amx", "--dtype", "bf16"]);
+        assert_eq!(worker.status.code(), Some(3));
+        assert!(words.iter().all(|word| String::from_utf8_lossy(&worker.stderr).contains(word)));
+    }
 }
 
 #[test]
@@ -742,7 +763,7 @@ fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
     if cfg!(not(feature = "cuda")) {
         world.refuses(&["--device", "cuda:1"], 3, &["device cuda:1", "tools/cuda_build.sh"]);
     }
-    for (option, value) in [("--device", "gpu"), ("--dtype", "f8"), ("--engine", "torch")] {
+    for (option, value) in [("--device", "gpu"), ("--dtype", "f8"), ("--engine", "torch"), ("--kernels", "mkl")] {
         let output = world.run(&[option, value]);
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && text.contains(option) && text.contains("none of"), "{text}");

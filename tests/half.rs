@@ -13,7 +13,7 @@ use ghostlab::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
 use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scored};
 use ghostlab::evaluate::perplexity::of as perplexity;
 use ghostlab::evaluate::{TaskEncoder, score};
-use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
+use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, KernelFamily, Products, Program, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{FileRows, Setting, native};
@@ -103,9 +103,14 @@ impl Exam {
 #[test]
 fn products_in_bf16_are_within_half_a_percent_and_choose_the_same_answers() {
     let Some(exam) = Exam::read() else { return };
-    let engine = Decoder::load_within(exam.config.clone(), &exam.backbone, Products::Bf16, u64::MAX).unwrap();
-    assert_eq!(engine.id().dtype, "bf16");
-    exam.hold(&[&engine]);
+    let engine = |products| Decoder::load_within(exam.config.clone(), &exam.backbone, products, u64::MAX).unwrap();
+    let portable = engine(Products::Bf16);
+    assert_eq!(portable.id().dtype, "bf16");
+    exam.hold(&[&portable]);
+    match KernelFamily::Amx.check() {
+        Ok(()) => exam.hold(&[&engine(Products::Bf16Amx)]),
+        Err(error) => eprintln!("skipped on AMX: {}", error.one_line()),
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn named(setting: &Setting) -> Vec<Named> {
             "--engine" => request.engine = Some(value.parse().unwrap()),
             "--device" => request.device = Some(value.parse().unwrap()),
             "--dtype" => request.dtype = Some(value.parse().unwrap()),
+            "--kernels" => request.kernels = Some(value.parse().unwrap()),
             "--set" => overrides.push(value.clone()),
             other => panic!("{other}"),
         }

@@ -148,6 +148,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
         engine: Some(engine.parse::<EngineName>().unwrap()),
         device: Some(device.parse::<DeviceName>().unwrap()),
         dtype: Some(dtype.parse::<FloatType>().unwrap()),
+        kernels: None,
     };
     let batch_tokens = RunSettings::default().batch_tokens;
     let plan = Plan::new(&grid, &store, request, batch_tokens).unwrap();

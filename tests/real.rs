@@ -51,6 +51,7 @@ fn the_grid_by_candle_equals_the_reference_on_all_windows() {
         engine: Some(EngineName::Candle),
         device: Some("cpu".parse().unwrap()),
         dtype: Some("f32".parse().unwrap()),
+        kernels: None,
     };
     equals_the_reference(RunSettings { engine, ..RunSettings::default() });
 }

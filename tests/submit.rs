@@ -147,6 +147,25 @@ fn a_submission_is_one_readable_script_with_what_the_plan_needs_and_no_secret() 
 }
 
 #[test]
+fn submit_in_bf16_freezes_the_kernel_family() {
+    let world = World::new();
+    let slurm = FakeSlurm::new(&world);
+    let submit = |more: &[&str]| {
+        let submit = ["submit", "slurm", "grid.yaml", "--dry-run", "--device", "cpu"];
+        slurm.run(&world, &[&submit[..], more].concat())
+    };
+    for (asked, frozen) in [("portable", "--kernels portable"), ("amx", "--kernels amx")] {
+        let script = said(&submit(&["--dtype", "bf16", "--kernels", asked]));
+        assert_eq!(script.matches(frozen).count(), 2, "worker and report of {asked}: {script}");
+    }
+    let output = submit(&["--dtype", "bf16"]);
+    let (script, family) = (said(&output), ["portable", "amx"].map(|of| format!("--kernels {of}")));
+    assert!(family.iter().any(|of| script.matches(of).count() == 2), "{script}");
+    assert!(log(&output).contains("--kernels auto: "), "{}", log(&output));
+    assert!(!said(&submit(&[])).contains("--kernels"), "f32 has one family");
+}
+
+#[test]
 fn a_second_submit_says_what_is_queued_and_adds_nothing_unless_told() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);

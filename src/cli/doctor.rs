@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::{disk, parts};
 use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Plan};
+use crate::linalg::amx::{self, AmxStatus};
 use crate::machine::{self, Machine};
 use crate::model::{DeviceName, Gpu};
 use ghostlab_store::Store;
@@ -185,7 +186,21 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
     let cpu =
         format!("{}, {threads} threads, {}", cpu.as_deref().unwrap_or("unknown processor"), cpu_features.join(" "));
-    vec![memory, device_line(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu)]
+    vec![memory, device_line(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), kernels_line(amx::status())]
+}
+
+/// The family of kernels that `--kernels auto` takes, and why it is not AMX.
+fn kernels_line(status: AmxStatus) -> Thing {
+    let portable = format!("portable, in bf16 as in f32; {status}");
+    match status {
+        AmxStatus::Ready => Thing::good("kernels", "amx in bf16, portable in f32"),
+        AmxStatus::Absent => Thing::good("kernels", portable),
+        AmxStatus::Disabled => Thing::note("kernels", portable, "Linux enables it from 5.16 on"),
+        AmxStatus::Refused(_) => {
+            Thing::note("kernels", portable, "allow `arch_prctl` in the container's seccomp profile")
+        }
+        AmxStatus::Deviates => Thing::note("kernels", portable, "report the processor's model to this project"),
+    }
 }
 
 /// What would compute (`best`, as its driver tells of it), and the GPUs that the machine has whether or not they can.
@@ -236,6 +251,21 @@ fn store_line(store: Option<&Store>) -> Thing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_line_names_the_family_and_why_amx_is_not_used() {
+        for (status, good, found) in [
+            (AmxStatus::Ready, true, "amx in bf16, portable in f32"),
+            (AmxStatus::Absent, true, "portable, in bf16 as in f32; the processor has no AMX-BF16"),
+            (AmxStatus::Refused(1), false, "the kernel refused permission: Operation not permitted"),
+            (AmxStatus::Disabled, false, "the operating system does not enable it"),
+            (AmxStatus::Deviates, false, "differ from their documented arithmetic"),
+        ] {
+            let line = kernels_line(status);
+            assert!((line.mark == Mark::Good) == good && line.found.contains(found), "{status:?}: {}", line.found);
+            assert_eq!(line.todo.is_empty(), good, "{status:?}");
+        }
+    }
 
     #[test]
     fn the_gpus_of_a_machine_are_told_whether_or_not_they_compute() {

@@ -64,8 +64,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     arguments.asked.threads.start()?;
     // `--dtype` is that of the folder here.
-    let EngineRequest { engine, device, dtype } = arguments.asked.engine.request();
-    let computed = EngineRequest { engine, device, dtype: arguments.compute };
+    let asked = arguments.asked.engine.request();
+    let dtype = asked.dtype;
+    let computed = EngineRequest { dtype: arguments.compute, ..asked };
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let exporter = Exporter {
         store: &store,

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::exec::RunSettings;
 use crate::grid::Grid;
 use crate::installed;
-use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
+use crate::model::{DeviceName, EngineName, EngineRequest, FloatType, KernelFamily};
 use crate::quantity::{Gigabytes, MOST_RETRIES};
 use crate::sandbox::STACK_BYTES;
 use ghostlab_store::Store;
@@ -75,6 +75,9 @@ pub(super) struct EngineArgs {
     /// kernels wherever they can.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>, add = candidates::words(&["auto", "cpu", "candle"]))]
     engine: Auto<EngineName>,
+    /// Choose the CPU's bf16 kernels; `portable` gives the same bits everywhere.
+    #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = auto::<KernelFamily>, add = candidates::words(&["auto", "portable", "amx"]))]
+    kernels: Auto<KernelFamily>,
 }
 
 /// A value, or `auto`.
@@ -87,7 +90,8 @@ fn auto<T: FromStr<Err = String>>(text: &str) -> Result<Auto<T>, String> {
 
 impl EngineArgs {
     pub(super) fn request(&self) -> EngineRequest {
-        EngineRequest { engine: self.engine.0, device: self.device.0, dtype: self.dtype.0 }
+        let (engine, device, dtype) = (self.engine.0, self.device.0, self.dtype.0);
+        EngineRequest { engine, device, dtype, kernels: self.kernels.0 }
     }
 }
 

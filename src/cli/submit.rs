@@ -18,7 +18,7 @@ use crate::cluster::{
 use crate::error::{Error, Result};
 use crate::exec::{self, RunSettings, Where};
 use crate::grid::Grid;
-use crate::model::{CPU, EngineRequest};
+use crate::model::{CPU, EngineChoice, EngineRequest, Products};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
 use crate::quantity::Gigabytes;
 use crate::stage::{self, Cost};
@@ -254,20 +254,28 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
 /// The engine with everything said: what `auto` means here, it has to mean where the workers are.
 fn settled(asked: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let Some(backbone) = grid.backbones.values().next() else { return Ok(asked) };
-    let id = asked.choose(&backbone.path)?.id();
-    let auto = asked.device.is_none();
-    if auto {
-        note!("--device auto: {} here, and so for all workers; --device cuda asks for GPUs", id.device);
+    let choice = asked.choose(&backbone.path)?;
+    if asked.device.is_none() {
+        let class = choice.device().class();
+        note!("--device auto: {class} here, and so for all workers; --device cuda asks for GPUs");
     }
-    let device = asked.device.or(id.device.parse().ok());
-    Ok(EngineRequest { device, ..asked })
+    let kernels = match choice {
+        EngineChoice::Cpu(products) if asked.kernels.is_none() && products != Products::F32 => {
+            let kernels = products.kernels();
+            note!("--kernels auto: {kernels} here, and so for all workers; --kernels portable runs on every CPU");
+            Some(kernels)
+        }
+        _ => asked.kernels,
+    };
+    Ok(EngineRequest { device: Some(asked.device.unwrap_or_else(|| choice.device())), kernels, ..asked })
 }
 
 fn words(engine: EngineRequest) -> Vec<String> {
     let device = engine.device.map(|device| ["--device".to_owned(), device.to_string()]);
     let dtype = engine.dtype.map(|dtype| ["--dtype".to_owned(), dtype.name().to_owned()]);
     let name = engine.engine.map(|name| ["--engine".to_owned(), name.name().to_owned()]);
-    [device, dtype, name].into_iter().flatten().flatten().collect()
+    let kernels = engine.kernels.map(|kernels| ["--kernels".to_owned(), kernels.name().to_owned()]);
+    [device, dtype, name, kernels].into_iter().flatten().flatten().collect()
 }
 
 /// The GPU to ask for; none on the CPU.

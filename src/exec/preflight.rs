@@ -110,6 +110,16 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
     Ok(())
 }
 
+/// Refuses a plan whose kernels this machine's processor cannot run.
+///
+/// # Errors
+/// See [`EngineChoice::check`](crate::model::EngineChoice::check).
+pub(super) fn check_kernels(plan: &Plan<'_>) -> Result<()> {
+    plan.backbones.iter().try_for_each(|backbone| {
+        backbone.engine.check().map_err(|error| error.at(format!("backbone `{}`", backbone.name)))
+    })
+}
+
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
     let note = |text: String| reporter.event(Event::Note { text: format!("backbone {}: {text}", backbone.name) });
     backbone.config.notes.iter().for_each(|text| note(text.clone()));

@@ -139,6 +139,9 @@ fn run_all<T>(
     let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
     let complete: Vec<usize> =
         plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
+    if complete.len() < grid.cells.len() {
+        preflight::check_kernels(&plan)?;
+    }
     preflight::in_store(estimate.coming(), &plan, &conditions)?;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
     reporter.event(Event::Planned {

@@ -17,7 +17,7 @@ pub use beside::beside;
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::grid::Draw;
-use crate::model::{self, EngineRequest};
+use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
 use ghostlab_store::About;
 
 /// What a number is, but for which metric of it. Without a measure it is a variant; without a cut the whole backbone.
@@ -77,8 +77,12 @@ impl ComputeId {
     /// How to ask for it; none of one that this program does not know.
     pub fn request(&self) -> Option<EngineRequest> {
         let Self { name, dtype, device } = self;
-        let (engine, device, dtype) = (name.parse().ok()?, device.parse().ok()?, dtype.parse().ok()?);
-        Some(EngineRequest { engine: Some(engine), device: Some(device), dtype: Some(dtype) })
+        let (engine, dtype) = (name.parse().ok()?, dtype.parse().ok()?);
+        let (device, kernels) = match device.strip_prefix("cpu-") {
+            Some(kernels) => (DeviceName::Cpu, Some(kernels.parse().ok()?)),
+            None => (device.parse().ok()?, (engine == EngineName::Cpu).then_some(KernelFamily::Portable)),
+        };
+        Some(EngineRequest { engine: Some(engine), device: Some(device), dtype: Some(dtype), kernels })
     }
 }
 
@@ -363,5 +367,32 @@ mod perhaps {
         D: Deserializer<'de>,
     {
         Ok(Option::<T>::deserialize(from)?.map(Arc::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compute_id_asks_for_the_kernels_that_it_names() {
+        let id = |name: &str, dtype: &str, device: &str| ComputeId {
+            name: name.to_owned(),
+            dtype: dtype.to_owned(),
+            device: device.to_owned(),
+        };
+        for (name, dtype, device, kernels) in [
+            ("cpu", "f32", "cpu", Some(KernelFamily::Portable)),
+            ("cpu", "bf16", "cpu", Some(KernelFamily::Portable)),
+            ("cpu", "bf16", "cpu-amx", Some(KernelFamily::Amx)),
+            ("candle", "bf16", "cpu", None),
+        ] {
+            let id = id(name, dtype, device);
+            let request = id.request().unwrap();
+            assert_eq!((request.kernels, request.device), (kernels, Some(DeviceName::Cpu)), "{id}");
+            let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
+            assert_eq!(ComputeId::from(request.choose(&folder).unwrap().id()), id);
+        }
+        assert_eq!(id("cpu", "bf16", "cpu-neon").request(), None, "a family that this program does not know");
     }
 }

@@ -195,11 +195,14 @@ fn key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
-/// `cpu-bf16`, `candle-f16-cuda`.
+/// `cpu-bf16`, `cpu-bf16-amx`, `candle-f16-cuda`.
 fn words(engines: &BTreeMap<String, ComputeId>) -> String {
     let word = |of: &ComputeId| match of.device == of.name || of.device == "cpu" {
         true => format!("{}-{}", of.name, of.dtype),
-        false => format!("{}-{}-{}", of.name, of.dtype, of.device),
+        false => {
+            let device = of.device.strip_prefix("cpu-").unwrap_or(&of.device);
+            format!("{}-{}-{device}", of.name, of.dtype)
+        }
     };
     engines.values().map(word).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",")
 }
@@ -296,5 +299,7 @@ mod description_tests {
             assert!(!plain.is_same(&other) && !other.is_same(&plain), "{other:?}");
         }
         assert_eq!(words(&of(&[], &[("a", "f32"), ("b", "bf16"), ("c", "f32")]).engines), "cpu-bf16,cpu-f32");
+        let amx = ComputeId { device: "cpu-amx".into(), ..of(&[], &[("a", "bf16")]).engines["a"].clone() };
+        assert_eq!(words(&BTreeMap::from([("a".to_owned(), amx)])), "cpu-bf16-amx");
     }
 }

@@ -322,7 +322,7 @@ impl TimedComparison<'_> {
 
     /// Whether weights and intermediates lie in this machine's memory. A device of its own tells when its own is used up.
     fn in_memory(&self) -> bool {
-        self.engine.id().device == "cpu"
+        self.engine.id().is_on_cpu()
     }
 
     /// Whether memory is likely to suffice for a pass.

@@ -14,7 +14,7 @@ use crate::exec::{Computed, RunSettings, sample, sample_cost};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, MeasureId};
-use crate::model::EngineRequest;
+use crate::model::{EngineChoice, EngineRequest, KernelFamily};
 use crate::plan::{BackbonePlan, Evaluation};
 
 /// What is drawn of a folder, to be computed.
@@ -124,13 +124,12 @@ pub(super) fn draw(
         own.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
         let Some(backbone) = own.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         own.backbones.retain(|name, _| own.cells.iter().any(|cell| cell.backbone == *name));
-        let asked = asked(&engine, &own, &backbone);
-        notes.extend((asked.is_none()).then(|| format!("{engine} is not on this machine: computed here with what is")));
+        let (asked, note) = asked(&engine, &own, &backbone);
+        notes.extend(note);
         let base = request.settings;
         let measured = own.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
         let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch);
-        let settings =
-            RunSettings { engine: asked.unwrap_or_default(), batch_tokens: batch.or(base.batch_tokens), ..base };
+        let settings = RunSettings { engine: asked, batch_tokens: batch.or(base.batch_tokens), ..base };
         drawn.parts.push(EngineGrid { grid: own, settings, engine });
     }
     drawn
@@ -202,10 +201,21 @@ impl DrawnPart {
     }
 }
 
-/// The engine that the record names, where it runs here.
-fn asked(of: &ComputeId, grid: &Grid, backbone: &str) -> Option<EngineRequest> {
-    let request = of.request()?;
-    request.choose(&grid.backbones.get(backbone)?.path).ok().map(|_| request)
+/// Returns the engine that the record names, or the nearest one that runs here and a note that says why it is another.
+fn asked(of: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
+    let elsewhere = || Some(format!("{of} is not on this machine: computed here with what is"));
+    let Some((request, backbone)) = of.request().zip(grid.backbones.get(backbone)) else {
+        return (EngineRequest::default(), elsewhere());
+    };
+    match request.choose(&backbone.path).map(EngineChoice::check) {
+        Ok(Ok(())) => (request, None),
+        Ok(Err(error)) => {
+            let portable = EngineRequest { kernels: Some(KernelFamily::Portable), ..request };
+            let note = format!("{of} does not run here, so portable kernels recompute it: {}", error.one_line());
+            (portable, Some(note))
+        }
+        Err(_) => (EngineRequest::default(), elsewhere()),
+    }
 }
 
 /// Leaves of a grid what can be read here, at its places here.

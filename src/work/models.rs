@@ -7,7 +7,7 @@ use super::backbone::BackbonePlan;
 use super::inputs::Inputs;
 use super::progress::lock;
 use crate::error::Result;
-use crate::model::{CPU, Engine};
+use crate::model::Engine;
 
 /// Where engines come from: of a test, somewhere else than from weight files.
 pub(crate) trait Engines: Sync {
@@ -69,7 +69,7 @@ impl<'a> Models<'a> {
     /// Exit code 2, naming the file.
     pub(crate) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
         let engine = backbone.engine;
-        if engine.id().device == CPU.device && self.budget(backbone) >= engine.weight_bytes(&backbone.config) {
+        if engine.id().is_on_cpu() && self.budget(backbone) >= engine.weight_bytes(&backbone.config) {
             return Ok(());
         }
         self.inputs.guarded(&[&backbone.folder], || Ok(()))

@@ -272,7 +272,16 @@ pub fn unlike() -> Vec<Pair> {
             },
         ),
         pair("candle", &["engine.name"], |of| of.argue(&["--engine", "candle"])),
-        pair("bf16", &["engine.dtype"], |of| of.argue(&["--dtype", "bf16"])),
+        pair("bf16", &["engine.dtype"], |of| of.argue(&["--dtype", "bf16", "--kernels", "portable"])),
+        Pair {
+            runs: false,
+            ..between(
+                "another family of kernels",
+                &["engine.device"],
+                |of| of.argue(&["--dtype", "bf16", "--kernels", "portable"]),
+                |of| of.argue(&["--dtype", "bf16", "--kernels", "amx"]),
+            )
+        },
         Pair {
             runs: false,
             ..between(

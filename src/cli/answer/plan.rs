@@ -19,7 +19,6 @@ use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
-use crate::model::CPU;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, TrialCount, Variant};
 use crate::stage::{self, Cost, Stage, Words};
 use ghostlab_store::{Key, ObjectKind, Store};
@@ -401,7 +400,7 @@ fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
     let Estimate { cost: Cost { separate, shared, left, disk: bytes, inodes }, memory, spool } = *estimate;
     let run = (left > 0.0).then(|| {
         let engine = plan.engines();
-        let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().device == CPU.device);
+        let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().is_on_cpu());
         let rate = match RunRecord::rate(store, &engine, &plan.machine()) {
             Some(rate) => Some((rate, RateSource::LastRun)),
             None if on_cpu => Some((probe(), RateSource::Probe)),

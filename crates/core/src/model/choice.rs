@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::candle::{self, CandleEngine, DeviceName, FloatType, Placement};
 use super::config::Config;
-use super::cpu::CPU;
 use super::decoder::Decoder;
 use super::engine::{Engine, EngineId};
+use super::kernel_family::KernelFamily;
 use super::matrix::Products;
 use super::program::Program;
 use crate::error::{Error, Result};
@@ -30,6 +30,8 @@ pub struct EngineRequest {
     pub engine: Option<EngineName>,
     pub device: Option<DeviceName>,
     pub dtype: Option<FloatType>,
+    /// Family of the own kernels.
+    pub kernels: Option<KernelFamily>,
 }
 
 /// What runs a backbone.
@@ -45,8 +47,8 @@ impl EngineRequest {
     /// stored in; the own kernels wherever they can.
     ///
     /// # Errors
-    /// The own kernels on another device or in another type; a device that this build or machine has not; weight files that
-    /// cannot be read.
+    /// The own kernels on another device or in another type, or a family of them that has no such products; weight files that
+    /// cannot be read. Whether this machine runs the choice, [`EngineChoice::check`] says.
     pub fn choose(self, folder: &Path) -> Result<EngineChoice> {
         let device = match self.device {
             Some(device) => device,
@@ -60,19 +62,39 @@ impl EngineRequest {
         };
         let own = match (device, dtype) {
             (DeviceName::Cpu, FloatType::F32) => Some(Products::F32),
-            (DeviceName::Cpu, FloatType::Bf16) => Some(Products::Bf16),
+            (DeviceName::Cpu, FloatType::Bf16) => Some(Products::bf16(self.kernels.unwrap_or_else(KernelFamily::best))),
             _ => None,
         };
         match (self.engine, own) {
-            (None | Some(EngineName::Cpu), Some(products)) => Ok(EngineChoice::Cpu(products)),
+            (None | Some(EngineName::Cpu), Some(products)) => {
+                self.check_kernels(products)?;
+                Ok(EngineChoice::Cpu(products))
+            }
             (Some(EngineName::Cpu), None) => {
                 Err(Error::bad_input("the engine `cpu` computes in f32 or bf16 on the CPU only")
                     .expected("--device cpu --dtype f32, or bf16")
                     .found(format!("{} on {device}", dtype.name()))
                     .hint("--engine candle runs on any device in f32, bf16 and f16"))
             }
+            _ if self.kernels.is_some() => {
+                Err(Error::bad_input("--kernels chooses among the kernels of the engine `cpu`")
+                    .expected("--engine cpu, on the CPU in f32 or bf16")
+                    .found(format!("candle {} on {device}", dtype.name()))
+                    .hint("leave --kernels out"))
+            }
             _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
         }
+    }
+
+    /// Refuses a family of kernels that has no products of this type.
+    fn check_kernels(self, products: Products) -> Result<()> {
+        if self.kernels.is_none_or(|kernels| kernels == products.kernels()) {
+            return Ok(());
+        }
+        Err(Error::bad_input("the kernel family `amx` multiplies in bf16 only")
+            .expected("--dtype bf16")
+            .found(products.name())
+            .hint("add --dtype bf16, or leave --kernels out"))
     }
 
     /// Why a build that computes on a GPU does not here, where nobody asked for the CPU.
@@ -88,7 +110,7 @@ impl EngineRequest {
 impl EngineChoice {
     pub fn id(self) -> EngineId {
         match self {
-            Self::Cpu(products) => EngineId { dtype: products.name(), ..CPU },
+            Self::Cpu(products) => products.engine_id(),
             Self::Candle(at) => at.id(),
         }
     }
@@ -107,12 +129,24 @@ impl EngineChoice {
         if self.device() == DeviceName::Cpu { 2048 } else { candle::MOST_PIECE }
     }
 
+    /// Refuses what this machine's processor cannot run.
+    ///
+    /// # Errors
+    /// See [`KernelFamily::check`].
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::Cpu(products) => products.kernels().check(),
+            Self::Candle(_) => Ok(()),
+        }
+    }
+
     /// Loads a backbone: with `weights` bytes of weights in this machine's memory at a time, or `device` bytes of
     /// everything on another device.
     ///
     /// # Errors
-    /// See [`Decoder::load_within`] and [`CandleEngine::load`].
+    /// See [`Self::check`], [`Decoder::load_within`] and [`CandleEngine::load`].
     pub fn load(self, config: Config, folder: &Path, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
+        self.check()?;
         Ok(match self {
             Self::Cpu(products) => Arc::new(Decoder::load_within(config, folder, products, weights)?),
             Self::Candle(at) => {
@@ -161,7 +195,8 @@ mod tests {
     use crate::model::Operator;
 
     fn asked(engine: &str, device: &str, dtype: &str) -> EngineRequest {
-        EngineRequest { engine: engine.parse().ok(), device: device.parse().ok(), dtype: dtype.parse().ok() }
+        let (engine, device, dtype) = (engine.parse().ok(), device.parse().ok(), dtype.parse().ok());
+        EngineRequest { engine, device, dtype, kernels: None }
     }
 
     #[test]
@@ -172,8 +207,8 @@ mod tests {
             (("", "cpu", ""), EngineChoice::Cpu(Products::F32)),
             (("cpu", "", ""), EngineChoice::Cpu(Products::F32)),
             (("", "cpu", "f32"), EngineChoice::Cpu(Products::F32)),
-            (("", "cpu", "bf16"), EngineChoice::Cpu(Products::Bf16)),
-            (("cpu", "", "bf16"), EngineChoice::Cpu(Products::Bf16)),
+            (("", "cpu", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::best()))),
+            (("cpu", "", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::best()))),
             (("candle", "cpu", ""), candle(FloatType::F32)),
             (("candle", "cpu", "bf16"), candle(FloatType::Bf16)),
             (("", "cpu", "f16"), candle(FloatType::F16)),
@@ -188,6 +223,41 @@ mod tests {
         // Of a device that is asked for by name the float type is the stored one.
         let at = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
         assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(at));
+    }
+
+    #[test]
+    fn kernels_choose_the_device_class_of_bf16() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
+        let with = |engine, dtype, kernels: &str| {
+            let kernels = Some(kernels.parse().unwrap());
+            EngineRequest { kernels, ..asked(engine, "cpu", dtype) }.choose(&folder)
+        };
+        for (dtype, kernels, expected) in [
+            ("bf16", "portable", "cpu bf16 on cpu"),
+            ("bf16", "amx", "cpu bf16 on cpu-amx"),
+            ("f32", "portable", "cpu f32 on cpu"),
+        ] {
+            let id = with("", dtype, kernels).unwrap().id();
+            assert!(id.to_string() == expected && id.is_on_cpu(), "{dtype} {kernels}: {id}");
+        }
+        for (engine, dtype, kernels, named) in [
+            ("", "f32", "amx", "--dtype bf16"),
+            ("", "f16", "portable", "leave --kernels out"),
+            ("candle", "bf16", "amx", "leave --kernels out"),
+        ] {
+            let error = with(engine, dtype, kernels).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn choice_is_refused_where_the_processor_lacks_it() {
+        let refused = EngineChoice::Cpu(Products::Bf16Amx).check().err();
+        assert_eq!(refused.is_some(), KernelFamily::best() == KernelFamily::Portable);
+        if let Some(error) = refused {
+            assert!(error.exit_code() == 3 && error.to_string().contains("--kernels portable"), "{error}");
+        }
+        assert!(EngineChoice::Cpu(Products::Bf16).check().is_ok());
     }
 
     #[test]

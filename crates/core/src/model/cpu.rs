@@ -25,7 +25,7 @@ const PART_TOKENS: usize = 512;
 
 impl Engine for Decoder {
     fn id(&self) -> EngineId {
-        EngineId { dtype: self.products().name(), ..CPU }
+        self.products().engine_id()
     }
 
     fn config(&self) -> &Config {

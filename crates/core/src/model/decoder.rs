@@ -204,7 +204,7 @@ impl Decoder {
             window: layer.window.unwrap_or(usize::MAX),
             scale: config.scale,
             cap: config.score_cap,
-            paired: self.products == Products::Bf16,
+            paired: self.products.bf16_kernels(),
         };
         let context = seen.attention(&qkv, &heads, rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::decoding::Decoding;
+use super::matrix::Products;
 use super::program::Step;
 use super::slice::{elements, tensor};
 use super::trie::{Model, Observer, Trie};
@@ -24,6 +25,13 @@ pub struct EngineId {
     pub dtype: &'static str,
     /// The class of device: others round otherwise.
     pub device: &'static str,
+}
+
+impl EngineId {
+    /// Whether weights and intermediates are in this machine's memory.
+    pub fn is_on_cpu(&self) -> bool {
+        self.device == Products::F32.device_class() || self.device == Products::Bf16Amx.device_class()
+    }
 }
 
 impl fmt::Display for EngineId {

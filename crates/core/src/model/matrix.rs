@@ -3,31 +3,79 @@
 use std::sync::Arc;
 
 use ghostlab_kernels::forward::{Laid, Weight};
-use serde::Serialize;
 
+use super::cpu::CPU;
+use super::engine::EngineId;
+use super::kernel_family::KernelFamily;
 use super::weights::Weights;
 use crate::error::Result;
-use crate::linalg::bf16::Bf16;
+use crate::linalg::amx::Bf16Amx;
+use crate::linalg::bf16::{Bf16, Bf16Kernels};
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
 /// What the CPU engine computes the products of the layers, of attention and of the output projection in; all else is in f32, the sums of those products too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     F32,
-    /// Weights in half the memory. Fast where the processor has AVX512-BF16; the same numbers everywhere.
+    /// Weights in half the memory, multiplied by kernels that give the same numbers everywhere.
     Bf16,
+    /// The same weights on tile registers of Intel AMX, which round in their own order.
+    Bf16Amx,
 }
 
-crate::names!(Products: F32 = "f32", Bf16 = "bf16");
-
 impl Products {
+    /// Returns products in bf16 by a family of kernels.
+    pub const fn bf16(kernels: KernelFamily) -> Self {
+        match kernels {
+            KernelFamily::Portable => Self::Bf16,
+            KernelFamily::Amx => Self::Bf16Amx,
+        }
+    }
+
+    /// Returns the family of kernels that multiplies.
+    pub const fn kernels(self) -> KernelFamily {
+        match self {
+            Self::F32 | Self::Bf16 => KernelFamily::Portable,
+            Self::Bf16Amx => KernelFamily::Amx,
+        }
+    }
+
+    /// Returns the float type as files and commands call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 | Self::Bf16Amx => "bf16",
+        }
+    }
+
+    /// Returns the class of device, as keys name it: one for all kernels whose results have the same bits.
+    pub const fn device_class(self) -> &'static str {
+        match self {
+            Self::F32 | Self::Bf16 => "cpu",
+            Self::Bf16Amx => "cpu-amx",
+        }
+    }
+
+    /// Returns the identity of the CPU engine with these products.
+    pub const fn engine_id(self) -> EngineId {
+        EngineId { name: CPU.name, dtype: self.name(), device: self.device_class() }
+    }
+
+    /// Returns the kernels that multiply in bf16; none where products are in f32.
+    pub(super) fn bf16_kernels(self) -> Option<Bf16Kernels> {
+        match self {
+            Self::F32 => None,
+            Self::Bf16 => Some(Bf16Kernels::Portable),
+            Self::Bf16Amx => Some(Bf16Kernels::Amx),
+        }
+    }
+
     /// Bytes of a weight.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::Bf16Amx => 2,
         }
     }
 }
@@ -37,6 +85,7 @@ impl Products {
 pub(super) enum LayerMatrix {
     F32(Arc<Panels<F32>>),
     Bf16(Arc<Panels<Bf16>>),
+    Bf16Amx(Arc<Panels<Bf16Amx>>),
 }
 
 impl LayerMatrix {
@@ -53,6 +102,7 @@ impl LayerMatrix {
         Ok(match products {
             Products::F32 => Self::F32(Arc::new(weights.panels(matrices, inner)?)),
             Products::Bf16 => Self::Bf16(Arc::new(weights.panels(matrices, inner)?)),
+            Products::Bf16Amx => Self::Bf16Amx(Arc::new(weights.panels(matrices, inner)?)),
         })
     }
 
@@ -66,6 +116,7 @@ impl LayerMatrix {
         match self {
             Self::F32(panels) => Laid::F32(panels),
             Self::Bf16(panels) => Laid::Bf16(panels),
+            Self::Bf16Amx(panels) => Laid::Bf16Amx(panels),
         }
     }
 }

@@ -14,7 +14,9 @@ pub mod stories;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use ghostlab_core::model::{CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Products};
+use ghostlab_core::model::{
+    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, KernelFamily, Placement, Products,
+};
 
 /// The checkout, whichever of its crates is tested.
 pub fn checkout() -> PathBuf {
@@ -96,6 +98,9 @@ pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     let own = |products, memory| Box::new(Decoder::load_within(config(), folder, products, memory).unwrap());
     let mut engines: Vec<Box<dyn Engine>> = vec![own(Products::F32, u64::MAX), own(Products::F32, 0)];
     engines.push(own(Products::Bf16, u64::MAX));
+    if KernelFamily::best() == KernelFamily::Amx {
+        engines.push(own(Products::Bf16Amx, u64::MAX));
+    }
     for device in [Some(DeviceName::Cpu), gpu()].into_iter().flatten() {
         engines.push(candle(folder, device, FloatType::F32, Some(0)));
         engines.extend(FloatType::ALL.map(|dtype| candle(folder, device, dtype, None)));

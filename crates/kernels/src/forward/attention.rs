@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
 use super::{Norm, RotaryTable, Segments, block_rows};
+use crate::linalg::bf16::Bf16Kernels;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
 
@@ -28,8 +29,8 @@ pub struct Heads<'a> {
     /// What scores are multiplied by, and what bounds them then.
     pub scale: f32,
     pub cap: Option<f32>,
-    /// Whether scores and their sums of values are multiplied in bf16.
-    pub paired: bool,
+    /// The kernels that multiply scores, and their sums of values, in bf16; none where they are f32.
+    pub paired: Option<Bf16Kernels>,
 }
 
 impl Heads<'_> {
@@ -301,11 +302,14 @@ mod tests {
 
     /// Six query heads and two of keys: of a batch, its attention in each window, with what is far from the definition.
     fn compare(segments: &[(usize, Option<usize>)]) {
-        for (head_dim, paired, most) in [(8, false, 2e-6), (8, true, 2e-2), (36, true, 2e-2)] {
+        let [portable, amx] = [Bf16Kernels::Portable, Bf16Kernels::Amx].map(Some);
+        for (head_dim, paired, most) in
+            [(8, None, 2e-6), (8, portable, 2e-2), (36, portable, 2e-2), (8, amx, 2e-2), (36, amx, 2e-2)]
+        {
             for window in [usize::MAX, 200, 64, 9, 1] {
                 let (ours, exact) = both(segments, head_dim, paired, window);
                 let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                assert!(worst < most, "{segments:?}, window {window}, in bf16 {paired}: {worst:e}");
+                assert!(worst < most, "{segments:?}, window {window}, in bf16 {paired:?}: {worst:e}");
             }
         }
     }
@@ -339,7 +343,7 @@ mod tests {
         RotaryTable { cos, sin, half: d / 2 }
     }
 
-    fn ours(qkv: &[f32], batch: &Batch, d: usize, paired: bool, window: usize) -> Vec<f32> {
+    fn ours(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf16Kernels>, window: usize) -> Vec<f32> {
         let ([queries, keys], scale) = (HEADS, 1.0 / (d as f32).sqrt());
         let (query_norm, key_norm) = (None, None);
         let heads = Heads { queries, keys, head_dim: d, query_norm, key_norm, window, scale, cap: None, paired };
@@ -347,20 +351,27 @@ mod tests {
         attention(qkv, &rotated, &heads, batch.segments()).to_vec()
     }
 
-    fn both(segments: &[(usize, Option<usize>)], d: usize, paired: bool, window: usize) -> (Vec<f32>, Vec<f32>) {
+    fn both(
+        segments: &[(usize, Option<usize>)],
+        d: usize,
+        paired: Option<Bf16Kernels>,
+        window: usize,
+    ) -> (Vec<f32>, Vec<f32>) {
         let ([h, k], batch) = (HEADS, batch(segments));
         let qkv = rows(batch.tokens(), d);
         (ours(&qkv, &batch, d, paired, window), by_definition(&qkv, [h, k, d], window, &batch, &table(&batch, d)))
     }
 
     #[test]
-    fn in_bf16_a_row_is_the_same_to_the_bit_whatever_other_segments_stand_beside_it() {
+    fn row_in_bf16_does_not_depend_on_other_segments() {
         // Odd lengths: what is paired along the keys must not begin with the batch, nor with an elder sibling.
         let all = [(3, None), (45, None), (7, Some(1)), (70, Some(1)), (33, None), (5, Some(4))];
         let (whole, d) = (batch(&all), 8);
         let qkv = rows(whole.tokens(), d);
-        for window in [usize::MAX, 64, 9] {
-            let beside = ours(&qkv, &whole, d, true, window);
+        let windows = [usize::MAX, 64, 9];
+        let kernels = [Bf16Kernels::Portable, Bf16Kernels::Amx];
+        for (kernels, window) in kernels.into_iter().flat_map(|of| windows.map(|window| (Some(of), window))) {
+            let beside = ours(&qkv, &whole, d, kernels, window);
             for (segment, &(length, parent)) in all.iter().enumerate() {
                 let chain: Vec<usize> = parent.into_iter().chain([segment]).collect();
                 let lengths: Vec<_> =
@@ -369,8 +380,9 @@ mod tests {
                     let rows = chain.iter().map(|&of| whole.rows[of].clone());
                     rows.flat_map(|rows| numbers[rows.start * width..rows.end * width].to_vec()).collect()
                 };
-                let alone = ours(&of(&qkv, row_width(d)), &batch(&lengths), d, true, window);
-                assert!(alone == of(&beside, HEADS[0] * d), "segment {segment} of {length}, window {window}");
+                let alone = ours(&of(&qkv, row_width(d)), &batch(&lengths), d, kernels, window);
+                let case = format!("segment {segment} of {length}, window {window}, {kernels:?}");
+                assert!(alone == of(&beside, HEADS[0] * d), "{case}");
             }
         }
     }

@@ -34,6 +34,7 @@ pub fn predictions(
     match weight {
         Laid::F32(weight) => predictions_of(x, channels, ends, weight, targets),
         Laid::Bf16(weight) => predictions_of(x, channels, ends, weight, targets),
+        Laid::Bf16Amx(weight) => predictions_of(x, channels, ends, weight, targets),
     }
 }
 
@@ -145,6 +146,7 @@ fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linalg::amx::Bf16Amx;
     use crate::linalg::bf16::Bf16;
     use crate::linalg::float32::F32;
 
@@ -174,10 +176,11 @@ mod tests {
         let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| ScoredRow { row, token });
         let single = Panels::<F32>::of_rows(&weight, channels, vocab);
         let half = Panels::<Bf16>::of_rows(&weight, channels, vocab);
+        let tiled = Panels::<Bf16Amx>::of_rows(&weight, channels, vocab);
         let of = |weight| {
             (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))
         };
-        for (ours, all) in [of(Laid::F32(&single)), of(Laid::Bf16(&half))] {
+        for (ours, all) in [Laid::F32(&single), Laid::Bf16(&half), Laid::Bf16Amx(&tiled)].map(of) {
             for (target, ours) in targets.iter().zip(ours) {
                 let row = &all[target.row * vocab..(target.row + 1) * vocab];
                 let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();

@@ -25,6 +25,7 @@ impl Laid<'_> {
         match self {
             Self::F32(panels) => panels.outer(),
             Self::Bf16(panels) => panels.outer(),
+            Self::Bf16Amx(panels) => panels.outer(),
         }
     }
 
@@ -35,6 +36,8 @@ impl Laid<'_> {
             (Self::F32(panels), true) => product_of_few(out, into, x, panels),
             (Self::Bf16(panels), false) => product(out, into, x, panels),
             (Self::Bf16(panels), true) => product_of_few(out, into, x, panels),
+            (Self::Bf16Amx(panels), false) => product(out, into, x, panels),
+            (Self::Bf16Amx(panels), true) => product_of_few(out, into, x, panels),
         }
     }
 }

@@ -22,6 +22,7 @@ pub use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, 
 pub use rows::{add_rows, denominators, norm_rows, rotate_rows, silu_mul, weigh};
 pub use scratch::Scratch;
 
+use crate::linalg::amx::Bf16Amx;
 use crate::linalg::bf16::Bf16;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
@@ -39,6 +40,8 @@ pub enum Laid<'a> {
     F32(&'a Panels<F32>),
     /// The rows that they are multiplied with are rounded to bf16 as well.
     Bf16(&'a Panels<Bf16>),
+    /// The same, multiplied on tile registers of Intel AMX.
+    Bf16Amx(&'a Panels<Bf16Amx>),
 }
 
 /// What stands between an MLP's projections.
@@ -104,8 +107,10 @@ impl RotaryTable {
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
 pub fn attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
-    let of = if heads.paired { paired::paired_attention } else { attention::plain_attention };
-    of(qkv, rotated, heads, segments)
+    match heads.paired {
+        Some(kernels) => paired::paired_attention(kernels, qkv, rotated, heads, segments),
+        None => attention::plain_attention(qkv, rotated, heads, segments),
+    }
 }
 
 /// Rows that one task works on: enough tasks for all threads, blocks small enough for the cache, and of `least` rows, as

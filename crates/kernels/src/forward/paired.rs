@@ -11,9 +11,9 @@ use rayon::prelude::*;
 use super::Segments;
 use super::attention::{Block, Heads, QUERY_ROWS, query_blocks};
 use super::scratch::{Scratch, scratch};
-use crate::linalg::bf16::{Bf16, pair, push_pairs, tile};
+use crate::linalg::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords, pair};
 use crate::linalg::gemm::profile;
-use crate::linalg::panels::{Kind, LANES, ROWS};
+use crate::linalg::panels::{Kind, LANES};
 use crate::linalg::simd;
 
 /// Keys and values of one segment and one head of theirs.
@@ -60,6 +60,7 @@ impl LaidSegment {
 
 /// Keys of one segment, and the queries of a block that see some of them. Keys are counted from the segment's first.
 struct SeenKeys<'a> {
+    kernels: Bf16Kernels,
     /// Of each head of keys.
     laid: &'a [LaidSegment],
     /// Of the block.
@@ -87,18 +88,29 @@ impl SeenKeys<'_> {
     /// Rows in tiles.
     fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
         let end = self.rows.end;
-        self.rows.clone().step_by(ROWS).map(move |top| top..end.min(top + ROWS))
+        let height = self.kernels.tile_rows();
+        self.rows.clone().step_by(height).map(move |top| top..end.min(top + height))
     }
 
-    /// `queries [rows, D / 2]`, `scores [rows, stride]`.
-    fn score(&self, head: usize, queries: &[u32], depth: usize, (scores, stride): (&mut [f32], usize)) {
+    /// Multiplies queries with keys.
+    ///
+    /// # Shapes
+    /// `queries` rows of `row_words` for `depth` pairs, `scores [rows, stride]`.
+    fn score(
+        &self,
+        head: usize,
+        (queries, row_words): (&[u32], usize),
+        depth: usize,
+        (scores, stride): (&mut [f32], usize),
+    ) {
+        let keys = &self.laid[head].keys[self.from * depth * LANES..];
         for rows in self.tiles() {
-            let words = &queries[rows.start * depth..rows.end * depth];
-            for at in 0..self.width(rows.end - 1) / LANES {
-                let panel = &self.laid[head].keys[(self.from + at) * depth * LANES..][..depth * LANES];
-                let out = &mut scores[rows.start * stride + self.column + at * LANES..];
-                tile(words, rows.len(), panel, (out, stride), false);
-            }
+            let words = &queries[rows.start * row_words..rows.end * row_words];
+            let queries = RowWords { words, row_words, count: rows.len() };
+            let count = self.width(rows.end - 1) / LANES;
+            let keys = PairPanels { words: keys, stride: depth * LANES, lines: depth, count };
+            let out = &mut scores[rows.start * stride + self.column..];
+            self.kernels.multiply(&queries, &keys, (out, stride), false);
         }
     }
 
@@ -118,14 +130,17 @@ impl SeenKeys<'_> {
             words.clear();
             simd::in_widest!({
                 for row in rows.clone() {
-                    push_pairs(&scores[row * stride + self.column..][..width], words);
+                    self.kernels.push_row(&scores[row * stride + self.column..][..width], words);
                 }
             });
-            for panel in 0..wide / LANES {
-                let first = panel * lines + self.from * LANES / 2;
-                let panel_words = &values[first * LANES..(first + width / 2) * LANES];
-                tile(words, rows.len(), panel_words, (&mut out[rows.start * wide + panel * LANES..], wide), adds);
-            }
+            let numerators = RowWords { words, row_words: self.kernels.row_words(width), count: rows.len() };
+            let values = PairPanels {
+                words: &values[self.from * LANES / 2 * LANES..],
+                stride: lines * LANES,
+                lines: width / 2,
+                count: wide / LANES,
+            };
+            self.kernels.multiply(&numerators, &values, (&mut out[rows.start * wide..], wide), adds);
         }
     }
 }
@@ -134,7 +149,13 @@ impl SeenKeys<'_> {
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
-pub(super) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
+pub(super) fn paired_attention(
+    kernels: Bf16Kernels,
+    qkv: &[f32],
+    rotated: &[f32],
+    heads: &Heads<'_>,
+    segments: Segments<'_>,
+) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
     let laid: Vec<LaidSegment> = (0..segments.rows.len() * heads.keys)
@@ -163,7 +184,8 @@ pub(super) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, 
             let first_end = segments.rows[parent].len();
             // A prefix may be out of sight.
             if from * LANES < first_end {
-                seen.push(SeenKeys { laid: laid(parent), rows: 0..rows, first_end, more: 0, from, column: 0 });
+                let (laid, rows) = (laid(parent), 0..rows);
+                seen.push(SeenKeys { kernels, laid, rows, first_end, more: 0, from, column: 0 });
             }
         }
         let column = seen.first().map_or(0, |prefix| prefix.width(0));
@@ -172,22 +194,23 @@ pub(super) fn paired_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, 
             let rows = of.start.max(first) - first..of.end.min(first + rows) - first;
             let from = (starts[rows.start].own - of.start) / LANES;
             let first_end = first + rows.start + 1 - of.start;
-            seen.push(SeenKeys { laid: laid(segment), rows, first_end, more: 1, from, column });
+            seen.push(SeenKeys { kernels, laid: laid(segment), rows, first_end, more: 1, from, column });
         }
         let stride = seen.iter().map(|of| of.column + of.width(of.rows.end - 1)).max().unwrap_or_default();
         let (mut scores, mut sums) = (scratch(rows * stride), scratch(rows * wide));
-        let (mut queries, mut words) = (Vec::with_capacity(rows * depth), Vec::new());
+        let row_words = kernels.row_words(head_dim);
+        let (mut queries, mut words) = (Vec::with_capacity(rows * row_words), Vec::new());
         let mut parts = [0.0; QUERY_ROWS];
         for head in 0..heads.queries {
             let kv = head * heads.keys / heads.queries;
             queries.clear();
             simd::in_widest!({
                 for row in first..first + rows {
-                    push_pairs(&rotated[row * rotated_stride + head * head_dim..][..head_dim], &mut queries);
+                    kernels.push_row(&rotated[row * rotated_stride + head * head_dim..][..head_dim], &mut queries);
                 }
             });
             let started = profile::start();
-            seen.iter().for_each(|of| of.score(kv, &queries, depth, (&mut scores, stride)));
+            seen.iter().for_each(|of| of.score(kv, (&queries, row_words), depth, (&mut scores, stride)));
             profile::stop(started, 1);
             for of in seen.iter().filter(|of| of.more > 0) {
                 simd::in_widest!({

@@ -1,7 +1,9 @@
 //! Floor 0: dense linear algebra on plain slices. Knows nothing of models.
 
 pub mod adam;
+pub mod amx;
 pub mod bf16;
+mod bf16_tile;
 pub mod explained;
 pub mod float32;
 pub mod gemm;

@@ -56,6 +56,11 @@ impl<'a> TileOut<'a> {
         Self { numbers, columns, stride, adds }
     }
 
+    /// All sums, and how far the rows are apart.
+    pub(super) fn slice(&mut self) -> (&mut [f32], usize) {
+        (&mut *self.numbers, self.stride)
+    }
+
     /// The place of the first, and how far the rows are apart. Fewer rows, or others than so many columns, are a programming
     /// error and panic.
     pub(super) fn rows(&mut self, rows: usize, columns: usize) -> (*mut f32, usize) {
@@ -102,6 +107,26 @@ pub trait Kind: Sized {
 
     /// So many rows, all that there are, with one panel.
     fn multiply(rows: &Self::Rows<'_>, height: usize, panel: &[Self::Word], out: TileOut<'_>);
+
+    /// Multiplies so many rows, all that there are, with consecutive panels.
+    ///
+    /// # Shapes
+    /// `panels [count, depth, lanes]`, `out [height, count * lanes]` with rows a stride apart.
+    #[inline]
+    fn multiply_panels(
+        rows: &Self::Rows<'_>,
+        height: usize,
+        panels: &[Self::Word],
+        count: usize,
+        (out, stride): (&mut [f32], usize),
+        adds: bool,
+    ) {
+        let (lanes, words) = (Self::lanes(), panels.len() / count.max(1));
+        for index in 0..count {
+            let panel = &panels[index * words..][..words];
+            Self::multiply(rows, height, panel, TileOut::new(&mut out[index * lanes..], [lanes, stride], adds));
+        }
+    }
 }
 
 /// Weights `[inner, outer]` in panels: `[outer / lanes, depth of inner, lanes]`. The last panel is filled up with zeros.
@@ -236,21 +261,19 @@ pub fn columns<K: Kind>(
     }
     let adds = into == Update::Add;
     let words = Panels::<K>::panel(weights.inner);
-    for first in range.clone().step_by(lanes) {
-        let panel = &weights.words[first / lanes * words..][..words];
-        let (at, wide) = (first - range.start, lanes.min(range.end - first));
-        if wide == lanes {
-            K::multiply(rows, height, panel, TileOut::new(&mut destination[at..], [lanes, width], adds));
-            continue;
-        }
+    let panels = &weights.words[range.start / lanes * words..];
+    let count = width / lanes;
+    K::multiply_panels(rows, height, &panels[..count * words], count, (&mut *destination, width), adds);
+    let (at, wide) = (count * lanes, width % lanes);
+    if wide > 0 {
         // The last panel is wider than what is left.
         let mut whole = vec![0.0; height * lanes];
         for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
-            whole[..wide].copy_from_slice(&row[at..at + wide]);
+            whole[..wide].copy_from_slice(&row[at..]);
         }
-        K::multiply(rows, height, panel, TileOut::new(&mut whole, [lanes; 2], adds));
+        K::multiply(rows, height, &panels[count * words..][..words], TileOut::new(&mut whole, [lanes; 2], adds));
         for (row, whole) in destination.chunks_exact_mut(width).zip(whole.chunks_exact(lanes)) {
-            row[at..at + wide].copy_from_slice(&whole[..wide]);
+            row[at..].copy_from_slice(&whole[..wide]);
         }
     }
 }

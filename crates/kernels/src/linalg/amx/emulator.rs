@@ -1,0 +1,261 @@
+//! AMX in software, for tests on processors without it: illegal instructions are decoded and carried out.
+//!
+//! Instructions fault where the processor's would: a tile that is not configured, or operands of unlike shapes, end the
+//! process. A product is computed from the manual's pseudocode here too, apart from [`super::model`], so that an error in
+//! the kernel's addressing cannot hide.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::Once;
+
+/// Bytes and rows of a tile register.
+const ROW_BYTES: usize = 64;
+const ROWS: usize = 16;
+const TILES: usize = 8;
+
+#[derive(Clone, Copy)]
+struct Tile {
+    rows: usize,
+    row_bytes: usize,
+    data: [[u8; ROW_BYTES]; ROWS],
+}
+
+const EMPTY: Tile = Tile { rows: 0, row_bytes: 0, data: [[0; ROW_BYTES]; ROWS] };
+
+thread_local! {
+    static REGISTERS: UnsafeCell<[Tile; TILES]> = const { UnsafeCell::new([EMPTY; TILES]) };
+}
+
+/// Carries out this process's AMX instructions from now on.
+pub(super) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler touches its thread's registers and the memory that an instruction names, nothing else.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction =
+                on_illegal_instruction as extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGILL, &raw const action, std::ptr::null_mut()), 0);
+        }
+    });
+}
+
+extern "C" fn on_illegal_instruction(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel hands over the context of the thread, which is stopped at an instruction.
+    unsafe {
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        match Instruction::decode(registers) {
+            Some(instruction) if instruction.execute() => {
+                registers[libc::REG_RIP as usize] += instruction.length as i64;
+            }
+            // Stops at the same instruction again, and ends the process.
+            _ => {
+                libc::signal(libc::SIGILL, libc::SIG_DFL);
+            }
+        }
+    }
+}
+
+/// Prefixes of the vector encoding that tell instructions of one opcode apart.
+#[derive(Clone, Copy, PartialEq)]
+enum Prefix {
+    None,
+    X66,
+    Xf3,
+    Xf2,
+}
+
+struct Instruction {
+    opcode: u8,
+    prefix: Prefix,
+    /// Registers in `reg`, `rm` and `vvvv`.
+    tiles: [usize; 3],
+    /// Address and stride of an operand in memory.
+    memory: Option<(usize, usize)>,
+    length: usize,
+}
+
+impl Instruction {
+    /// Reads the instruction at the program counter: a three-byte vector prefix, opcode, operands.
+    ///
+    /// # Safety
+    /// The program counter points to an instruction.
+    unsafe fn decode(registers: &[i64; 23]) -> Option<Self> {
+        let start = registers[libc::REG_RIP as usize] as *const u8;
+        // SAFETY: an instruction of this kind has at least five bytes, those with memory operands as many as are read.
+        let byte = |at: usize| unsafe { *start.add(at) };
+        let (first, second) = (byte(1), byte(2));
+        // Opcode map 0F38, W0 and 128 bits.
+        if byte(0) != 0xc4 || first & 0x1f != 2 || second & 0x84 != 0 {
+            return None;
+        }
+        let prefix = [Prefix::None, Prefix::X66, Prefix::Xf3, Prefix::Xf2][usize::from(second & 3)];
+        let (opcode, operands) = (byte(3), byte(4));
+        let vvvv = usize::from(!second >> 3 & 15);
+        let (mode, reg, rm) = (operands >> 6, usize::from(operands >> 3 & 7), usize::from(operands & 7));
+        let tiles = [reg, rm, vvvv];
+        if mode == 3 {
+            return Some(Self { opcode, prefix, tiles, memory: None, length: 5 });
+        }
+        let extended = |bit: u8| usize::from(first & bit == 0) * 8;
+        let mut at = 5;
+        let (base, index) = if rm == 4 {
+            let sib = byte(at);
+            at += 1;
+            let index = usize::from(sib >> 3 & 7) + extended(0x40);
+            let stride = if index == 4 { 0 } else { general(registers, index) << (sib >> 6) };
+            (usize::from(sib & 7) + extended(0x20), stride)
+        } else {
+            (rm + extended(0x20), 0)
+        };
+        if mode == 0 && base & 7 == 5 {
+            return None;
+        }
+        let displacement = match mode {
+            1 => isize::from(byte(at) as i8),
+            2 => i32::from_le_bytes([byte(at), byte(at + 1), byte(at + 2), byte(at + 3)]) as isize,
+            _ => 0,
+        };
+        let length = at + [0, 1, 4][usize::from(mode)];
+        let memory = Some((general(registers, base).wrapping_add_signed(displacement), index));
+        Some(Self { opcode, prefix, tiles, memory, length })
+    }
+
+    /// Whether the instruction is one that is known and does not fault.
+    ///
+    /// # Safety
+    /// An operand in memory is as large as the configuration says.
+    unsafe fn execute(&self) -> bool {
+        REGISTERS.with(|registers| {
+            // SAFETY: the handler runs on this thread alone, and no other borrow of it lives.
+            let registers = unsafe { &mut *registers.get() };
+            match (self.opcode, self.prefix, self.memory) {
+                // SAFETY: the caller's.
+                (0x49, Prefix::None, Some((config, _))) => unsafe { configure(registers, config as *const u8) },
+                (0x49, Prefix::None, None) => {
+                    *registers = [EMPTY; TILES];
+                    true
+                }
+                (0x49, Prefix::Xf2, None) => {
+                    registers[self.tiles[0]].data = EMPTY.data;
+                    registers[self.tiles[0]].rows > 0
+                }
+                // SAFETY: the caller's.
+                (0x4b, Prefix::Xf2 | Prefix::X66, Some(place)) => unsafe { load(&mut registers[self.tiles[0]], place) },
+                // SAFETY: the caller's.
+                (0x4b, Prefix::Xf3, Some(place)) => unsafe { store(&registers[self.tiles[0]], place) },
+                (0x5c, Prefix::Xf3, None) => multiply(registers, self.tiles),
+                _ => false,
+            }
+        })
+    }
+}
+
+/// A general register by its number in instructions.
+fn general(registers: &[i64; 23], number: usize) -> usize {
+    let names = [
+        libc::REG_RAX,
+        libc::REG_RCX,
+        libc::REG_RDX,
+        libc::REG_RBX,
+        libc::REG_RSP,
+        libc::REG_RBP,
+        libc::REG_RSI,
+        libc::REG_RDI,
+        libc::REG_R8,
+        libc::REG_R9,
+        libc::REG_R10,
+        libc::REG_R11,
+        libc::REG_R12,
+        libc::REG_R13,
+        libc::REG_R14,
+        libc::REG_R15,
+    ];
+    registers[names[number] as usize] as usize
+}
+
+/// # Safety
+/// 64 bytes can be read.
+unsafe fn configure(registers: &mut [Tile; TILES], config: *const u8) -> bool {
+    // SAFETY: the caller's.
+    let config = unsafe { std::slice::from_raw_parts(config, 64) };
+    let reserved = config[2..16].iter().chain(&config[32..48]).chain(&config[56..64]);
+    if config[0] != 1 || config[1] != 0 || reserved.copied().any(|byte| byte != 0) {
+        return false;
+    }
+    *registers = [EMPTY; TILES];
+    registers.iter_mut().enumerate().all(|(index, tile)| {
+        tile.rows = usize::from(config[48 + index]);
+        tile.row_bytes = usize::from(u16::from_le_bytes([config[16 + 2 * index], config[17 + 2 * index]]));
+        tile.rows <= ROWS && tile.row_bytes <= ROW_BYTES && (tile.rows == 0) == (tile.row_bytes == 0)
+    })
+}
+
+/// # Safety
+/// As many rows and bytes as the tile has can be read.
+unsafe fn load(tile: &mut Tile, (start, stride): (usize, usize)) -> bool {
+    tile.data = EMPTY.data;
+    for row in 0..tile.rows {
+        let source = (start + row * stride) as *const u8;
+        // SAFETY: the caller's.
+        tile.data[row][..tile.row_bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(source, tile.row_bytes) });
+    }
+    tile.rows > 0
+}
+
+/// # Safety
+/// As many rows and bytes as the tile has can be written.
+unsafe fn store(tile: &Tile, (start, stride): (usize, usize)) -> bool {
+    for row in 0..tile.rows {
+        let destination = (start + row * stride) as *mut u8;
+        // SAFETY: the caller's.
+        unsafe { destination.copy_from_nonoverlapping(tile.data[row].as_ptr(), tile.row_bytes) };
+    }
+    tile.rows > 0
+}
+
+impl Tile {
+    fn word(&self, row: usize, column: usize) -> u32 {
+        let bytes = &self.data[row][4 * column..][..4];
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+
+    fn half(&self, row: usize, column: usize) -> f32 {
+        let bytes = &self.data[row][2 * column..][..2];
+        f32::from_bits(u32::from_le_bytes([0, 0, bytes[0], bytes[1]]))
+    }
+}
+
+/// `TDPBF16PS` by its pseudocode.
+fn multiply(registers: &mut [Tile; TILES], [sums, left, right]: [usize; 3]) -> bool {
+    let (left, right) = (registers[left], registers[right]);
+    let sums = &mut registers[sums];
+    let fits = sums.rows == left.rows && sums.row_bytes == right.row_bytes && left.row_bytes == 4 * right.rows;
+    if sums.rows == 0 || right.rows == 0 || !fits {
+        return false;
+    }
+    for m in 0..sums.rows {
+        let mut temp = [0.0f32; ROW_BYTES / 2];
+        for k in 0..left.row_bytes / 4 {
+            for n in 0..sums.row_bytes / 4 {
+                for part in 0..2 {
+                    let (a, b) = (left.half(m, 2 * k + part), right.half(k, 2 * n + part));
+                    temp[2 * n + part] = flushed(flushed(a).mul_add(flushed(b), temp[2 * n + part]));
+                }
+            }
+        }
+        for n in 0..sums.row_bytes / 4 {
+            let both = flushed(temp[2 * n] + temp[2 * n + 1]);
+            let sum = flushed(flushed(f32::from_bits(sums.word(m, n))) + both);
+            sums.data[m][4 * n..][..4].copy_from_slice(&sum.to_bits().to_le_bytes());
+        }
+        sums.data[m][sums.row_bytes..].fill(0);
+    }
+    sums.data[sums.rows..].fill([0; ROW_BYTES]);
+    true
+}
+
+fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() { f32::from_bits(x.to_bits() & 0x8000_0000) } else { x }
+}

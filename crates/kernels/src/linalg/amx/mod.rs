@@ -1,0 +1,317 @@
+//! Products in bf16 on the tile registers of Intel AMX.
+//!
+//! Rows of pairs are left operands as they are, and a panel `[width, 32]` is two right operands side by side. The
+//! processor multiplies in its own order ([`model`]), so results differ from those of [`super::bf16`] in the last bits.
+//! A row's result does not depend on the other rows, on how many there are, or on how the work is blocked. Few rows
+//! therefore run on tile registers too: vector instructions would give a decoded token other bits than a scored one.
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod emulator;
+mod model;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod probe;
+mod status;
+#[cfg(target_arch = "x86_64")]
+mod tile;
+
+#[cfg(target_arch = "x86_64")]
+use std::ops::Range;
+
+pub use status::{AmxStatus, status};
+
+use super::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords};
+use super::gemm::MatrixView;
+use super::panels::{Kind, LANES, TileOut};
+use super::simd;
+
+/// Rows of a tile register.
+const TILE_ROWS: usize = 16;
+/// Pairs of a row of a left tile register, and rows of a right one.
+const TILE_PAIRS: usize = 16;
+/// Rows that are multiplied together: two left tiles.
+pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
+/// Pairs along `inner` of a panel that stay in a level 1 cache of 48 KiB for all rows: 32 KiB.
+#[cfg(target_arch = "x86_64")]
+const NEAR_PAIRS: usize = 256;
+/// Pairs along `inner` whose rows stay in a level 2 cache of 2 MiB for all panels: 1 MiB of 256 rows.
+#[cfg(target_arch = "x86_64")]
+const MIDDLE_PAIRS: usize = 1024;
+
+/// Weights in bf16, laid out as those of [`Bf16`] and multiplied on tile registers.
+pub struct Bf16Amx;
+
+/// Rows in bf16 pairs.
+pub struct PairRows {
+    words: Vec<u32>,
+    row_words: usize,
+    width: usize,
+}
+
+impl Kind for Bf16Amx {
+    type Word = u32;
+    type Rows<'x> = PairRows;
+
+    fn depth(inner: usize) -> usize {
+        Bf16::depth(inner)
+    }
+
+    #[inline(always)]
+    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
+        Bf16::lay(row, column, panel);
+    }
+
+    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
+        Bf16::lay_panel(columns, inner, panel);
+    }
+
+    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
+        Bf16::number(panel, k, column)
+    }
+
+    fn rows(x: MatrixView<'_, f32>) -> PairRows {
+        let (kernels, width) = (Bf16Kernels::Amx, Self::depth(x.width()));
+        let row_words = kernels.row_words(x.width());
+        let mut words = Vec::with_capacity(x.height() * row_words);
+        simd::in_widest!({
+            for row in 0..x.height() {
+                kernels.push_row(x.row(row), &mut words);
+            }
+        });
+        PairRows { words, row_words, width }
+    }
+
+    fn multiply(rows: &PairRows, height: usize, panel: &[u32], mut out: TileOut<'_>) {
+        let adds = out.adds;
+        Self::multiply_panels(rows, height, panel, 1, out.slice(), adds);
+    }
+
+    fn multiply_panels(
+        rows: &PairRows,
+        height: usize,
+        panels: &[u32],
+        count: usize,
+        out: (&mut [f32], usize),
+        adds: bool,
+    ) {
+        let panels = PairPanels::consecutive(panels, rows.width, count);
+        let rows = RowWords { words: &rows.words, row_words: rows.row_words, count: height };
+        product(&rows, &panels, out, adds);
+    }
+}
+
+/// `out ← rows·panels`, or sums that start from `out`. Without AMX the scalar model computes the same bits, slowly.
+/// Other shapes are a programming error and panic.
+///
+/// # Shapes
+/// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with rows a stride apart.
+pub(super) fn product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
+    assert_shapes(rows, panels, (out.len(), stride));
+    #[cfg(target_arch = "x86_64")]
+    if status() == AmxStatus::Ready {
+        // SAFETY: the shapes were checked above, and the processor and the kernel offer tile registers.
+        unsafe { tiled_product(rows, panels, (out, stride), adds) };
+        return;
+    }
+    model::product(rows, panels, (out, stride), adds);
+}
+
+fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride): (usize, usize)) {
+    if rows.count == 0 || panels.count == 0 {
+        return;
+    }
+    let columns = panels.count * LANES;
+    assert!(panels.lines <= rows.row_words && (rows.count - 1) * rows.row_words + panels.lines <= rows.words.len());
+    assert!((panels.count - 1) * panels.stride + panels.lines * LANES <= panels.words.len());
+    assert!(columns <= stride && (rows.count - 1) * stride + columns <= length);
+}
+
+/// [`product`] on tile registers. Steps of 16 pairs are summed in their order, those of fewer pairs last.
+///
+/// # Safety
+/// The processor has AMX-TILE and AMX-BF16, the process may use them, and the shapes are those of [`product`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn tiled_product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
+    if panels.lines == 0 && !adds {
+        out.chunks_mut(stride).take(rows.count).for_each(|row| row[..panels.count * LANES].fill(0.0));
+        return;
+    }
+    let out = (out.as_mut_ptr(), stride);
+    let whole = panels.lines / TILE_PAIRS * TILE_PAIRS;
+    let full_blocks = rows.count / BLOCK_ROWS * BLOCK_ROWS;
+    for (lines, pairs) in [(0..whole, TILE_PAIRS), (whole..panels.lines, panels.lines - whole)] {
+        for group in [0..full_blocks, full_blocks..rows.count] {
+            if lines.is_empty() || group.is_empty() {
+                continue;
+            }
+            let shape = tile::Shape::new(group.len().min(BLOCK_ROWS), pairs);
+            // SAFETY: the caller's; the group and the lines lie inside the operands.
+            unsafe {
+                tile::configured(shape, |tiles| multiply_group(tiles, rows, panels, out, &group, &lines, adds));
+            }
+        }
+    }
+}
+
+/// Multiplies a group of rows, of which each block has the configured shape, with some lines of all panels.
+///
+/// # Safety
+/// As [`tiled_product`]; `group` and `lines` lie inside the operands.
+#[cfg(target_arch = "x86_64")]
+unsafe fn multiply_group(
+    tiles: &tile::Tiles,
+    rows: &RowWords<'_>,
+    panels: &PairPanels<'_>,
+    (out, stride): (*mut f32, usize),
+    group: &Range<usize>,
+    lines: &Range<usize>,
+    adds: bool,
+) {
+    for middle in pieces(lines, MIDDLE_PAIRS) {
+        for panel in 0..panels.count {
+            for near in pieces(&middle, NEAR_PAIRS) {
+                for row in group.clone().step_by(BLOCK_ROWS) {
+                    // SAFETY: the caller's.
+                    unsafe {
+                        let left = rows.words.as_ptr().add(row * rows.row_words + near.start);
+                        let right = panels.words.as_ptr().add(panel * panels.stride + near.start * LANES);
+                        let sums = out.add(row * stride + panel * LANES);
+                        let steps = near.len().div_ceil(TILE_PAIRS);
+                        tiles.multiply((left, rows.row_words), right, steps, (sums, stride), adds || near.start > 0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn pieces(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = range.end;
+    range.clone().step_by(length).map(move |start| start..end.min(start + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::gemm::Update;
+    use crate::linalg::panels::{Panels, product as panel_product};
+
+    #[derive(Debug, Clone, Copy)]
+    enum Numbers {
+        /// Around one.
+        Normal,
+        /// Zeros, denormals, infinities and NaN among normal ones.
+        Special,
+        /// Such that products and sums are denormal or just above.
+        Tiny,
+    }
+
+    fn words(count: usize, seed: usize, numbers: Numbers) -> Vec<u32> {
+        let half = |i: usize| {
+            let hash = (i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+            let bits = (hash >> 9) as u32;
+            match (numbers, hash % 509) {
+                (Numbers::Special, 0) => 0x7f80,
+                (Numbers::Special, 1) => 0xff80,
+                (Numbers::Special, 2) => 0x7fc1,
+                (Numbers::Special, 3..6) => bits & 0x807f,
+                (Numbers::Special, 6..20) => bits & 0x9fff,
+                (Numbers::Tiny, _) => (60 + (bits >> 16) % 7) << 7 | bits & 0x807f,
+                _ => 0x3e00 | bits & 0x81ff,
+            }
+        };
+        (0..count).map(|i| half(2 * i) | half(2 * i + 1) << 16).collect()
+    }
+
+    fn assert_same(ours: &[f32], expected: &[f32], case: &str) {
+        for (at, (a, b)) in ours.iter().zip(expected).enumerate() {
+            assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{case}, number {at}: {a:e} and {b:e}");
+        }
+    }
+
+    /// `[rows, lines, panels]`
+    const SHAPES: [[usize; 3]; 16] = [
+        [1, 1, 1],
+        [1, 16, 1],
+        [2, 17, 2],
+        [7, 15, 1],
+        [8, 32, 3],
+        [15, 31, 1],
+        [16, 16, 2],
+        [17, 48, 1],
+        [31, 33, 2],
+        [32, 64, 1],
+        [33, 5, 1],
+        [47, 80, 2],
+        [48, 16, 1],
+        [64, 272, 1],
+        [65, 300, 2],
+        [3, 1061, 2],
+    ];
+
+    /// Compares products on tile registers, the processor's or emulated ones, with the scalar model.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[test]
+    fn tiled_product_equals_the_scalar_model() {
+        if status() != AmxStatus::Ready {
+            emulator::install();
+        }
+        for [rows, lines, count] in SHAPES {
+            let kinds = [Numbers::Normal, Numbers::Special, Numbers::Tiny];
+            for (adds, numbers) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
+                // Rows and panels with more words than are multiplied, rows of sums with more numbers.
+                let (row_words, panel_words, stride) = (lines + 3, (lines + 2) * LANES, count * LANES + 5);
+                let (left, right) = (words(rows * row_words, 1, numbers), words(count * panel_words, 2, numbers));
+                let rows = RowWords { words: &left, row_words, count: rows };
+                let panels = PairPanels { words: &right, stride: panel_words, lines, count };
+                let scale = if matches!(numbers, Numbers::Tiny) { f32::MIN_POSITIVE } else { 1.0 };
+                let start = (0..rows.count * stride).map(|i| ((i % 23) as f32 - 11.0) * scale);
+                let mut expected: Vec<f32> = start.collect();
+                let mut ours = expected.clone();
+                // SAFETY: tile registers are the processor's or emulated; the slices have these shapes.
+                unsafe { tiled_product(&rows, &panels, (&mut ours, stride), adds) };
+                model::product(&rows, &panels, (&mut expected, stride), adds);
+                let case = format!("[{}, {lines}, {count}], adds {adds}, {numbers:?}", rows.count);
+                assert_same(&ours, &expected, &case);
+            }
+        }
+    }
+
+    #[test]
+    fn product_is_near_the_exact_sums_of_rounded_numbers() {
+        let (rows, inner, outer) = (19, 301, 70);
+        let noise = |i: usize| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5;
+        let x: Vec<f32> = (0..rows * inner).map(noise).collect();
+        let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
+        let panels = Panels::<Bf16Amx>::of_rows(&w, inner, outer);
+        let mut out = vec![0.25; rows * outer];
+        panel_product(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &panels);
+        let round = |x: f32| half::bf16::from_f32(x).to_f64();
+        for row in 0..rows {
+            for column in 0..outer {
+                let terms = (0..inner).map(|k| round(x[row * inner + k]) * round(w[k * outer + column]));
+                let (sum, ours) = (0.25 + terms.sum::<f64>(), f64::from(out[row * outer + column]));
+                assert!((ours - sum).abs() < 2e-5, "{row}, {column}: {ours} and {sum}");
+            }
+        }
+    }
+
+    #[test]
+    fn row_does_not_depend_on_its_neighbours() {
+        let (inner, outer) = (301, 70);
+        let noise = |i: usize| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5;
+        let x: Vec<f32> = (0..37 * inner).map(noise).collect();
+        let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
+        let panels = Panels::<Bf16Amx>::of_rows(&w, inner, outer);
+        let product = |rows: usize| {
+            let mut out = vec![0.0; rows * outer];
+            let x = MatrixView::rows(&x[..rows * inner], rows, inner);
+            panel_product(&mut out, Update::Replace, x, &panels);
+            out
+        };
+        let all = product(37);
+        for rows in 1..37 {
+            assert_same(&product(rows), &all[..rows * outer], &format!("{rows} rows"));
+        }
+    }
+}

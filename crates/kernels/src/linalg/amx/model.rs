@@ -1,0 +1,79 @@
+//! The arithmetic of `TDPBF16PS`, one number at a time.
+//!
+//! Of 16 pairs, or of the fewer that a row ends with, the products of the first numbers are summed from zero by fused
+//! additions, and so are those of the second numbers. The sum of both is added to the accumulator. Each operation rounds
+//! to the nearest even and takes denormals for zero, in its operands as in its result.
+//! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
+
+use super::TILE_PAIRS;
+use crate::linalg::bf16::{PairPanels, RowWords, halves};
+use crate::linalg::panels::LANES;
+
+/// [`super::product`] on any processor.
+pub(super) fn product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
+    for index in 0..rows.count {
+        let row = &rows.words[index * rows.row_words..][..panels.lines];
+        for panel in 0..panels.count {
+            let panel_words = &panels.words[panel * panels.stride..][..panels.lines * LANES];
+            let sums = &mut out[index * stride + panel * LANES..][..LANES];
+            if !adds {
+                sums.fill(0.0);
+            }
+            for (pairs, weights) in row.chunks(TILE_PAIRS).zip(panel_words.chunks(TILE_PAIRS * LANES)) {
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    let column = weights.iter().skip(column).step_by(LANES);
+                    *sum = accumulate(*sum, pairs.iter().copied().zip(column.copied()));
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of at most 16 pairs to an accumulator.
+fn accumulate(sum: f32, pairs: impl Iterator<Item = (u32, u32)>) -> f32 {
+    let mut parts = [0.0f32; 2];
+    for (left, right) in pairs {
+        let products = halves(left).into_iter().zip(halves(right));
+        for (part, (left, right)) in parts.iter_mut().zip(products) {
+            *part = flush(flush(left).mul_add(flush(right), *part));
+        }
+    }
+    flush(flush(sum) + flush(parts[0] + parts[1]))
+}
+
+/// Replaces a denormal by a zero of its sign.
+fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(first: f32, second: f32) -> u32 {
+        first.to_bits() >> 16 | second.to_bits() & 0xffff_0000
+    }
+
+    #[test]
+    fn first_and_second_numbers_are_summed_apart() {
+        // 2^24 + 1 rounds to 2^24, so a single sum would lose both ones.
+        let (large, one) = (16_777_216.0, 1.0);
+        let pairs = [(pair(large, one), pair(1.0, 1.0)), (pair(-large, one), pair(1.0, 1.0))];
+        assert_eq!(accumulate(0.5, pairs.into_iter()), 2.5);
+    }
+
+    #[test]
+    fn denormals_count_as_zero() {
+        let (tiny, denormal) = (f32::MIN_POSITIVE, f32::from_bits(0x0040_0000));
+        for (case, sum, left, right, expected) in [
+            ("operand", 0.0, denormal, 1e30, 0.0),
+            ("product", 0.0, tiny, 0.5, 0.0),
+            ("accumulator", denormal, 0.0, 0.0, 0.0),
+            ("sum", -tiny, tiny, 1.5, 0.0),
+            ("normal", 0.0, tiny, 1.0, tiny),
+        ] {
+            let pairs = [(pair(left, 0.0), pair(right, 0.0))];
+            assert_eq!(accumulate(sum, pairs.into_iter()), expected, "{case}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether this process may use AMX, and why not.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Outcome of asking processor and kernel for AMX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AmxStatus {
+    Ready,
+    /// The processor has no AMX-BF16, or a virtual machine hides it.
+    Absent,
+    /// The operating system does not save tile registers.
+    Disabled,
+    /// The kernel refused the permission with this error number, as a container's filter may.
+    Refused(i32),
+    /// The processor's products differ from their documented arithmetic.
+    Deviates,
+}
+
+impl fmt::Display for AmxStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready => f.write_str("AMX is usable"),
+            Self::Absent => f.write_str("the processor has no AMX-BF16"),
+            Self::Disabled => f.write_str("the processor has AMX-BF16, but the operating system does not enable it"),
+            Self::Refused(error) => {
+                let error = std::io::Error::from_raw_os_error(*error);
+                write!(f, "the processor has AMX-BF16, but the kernel refused permission: {error}")
+            }
+            Self::Deviates => f.write_str("the processor's AMX products differ from their documented arithmetic"),
+        }
+    }
+}
+
+/// Returns whether AMX is usable. The first call asks the kernel for permission, which holds for the whole process.
+pub fn status() -> AmxStatus {
+    static STATUS: OnceLock<AmxStatus> = OnceLock::new();
+    *STATUS.get_or_init(find)
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn find() -> AmxStatus {
+    AmxStatus::Absent
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn find() -> AmxStatus {
+    if !linux::is_in_processor() {
+        return AmxStatus::Absent;
+    }
+    if !linux::is_enabled() {
+        return AmxStatus::Disabled;
+    }
+    match linux::request_permission() {
+        Err(error) => AmxStatus::Refused(error),
+        // SAFETY: processor and kernel have just offered tile registers.
+        Ok(()) if unsafe { super::probe::is_documented_arithmetic() } => AmxStatus::Ready,
+        Ok(()) => AmxStatus::Deviates,
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod linux {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+
+    /// Bits of CPUID leaf 7, EDX.
+    const AMX_BF16: u32 = 1 << 22;
+    const AMX_TILE: u32 = 1 << 24;
+    /// Bits of XCR0: tile configuration and tile data.
+    const TILE_STATE: u64 = 1 << 17 | 1 << 18;
+    /// `arch_prctl` and its request, of which the argument is the number of the state component: tile data.
+    const ARCH_PRCTL: isize = 158;
+    const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+    const XFEATURE_XTILEDATA: usize = 18;
+
+    pub(super) fn is_in_processor() -> bool {
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
+    }
+
+    pub(super) fn is_enabled() -> bool {
+        // SAFETY: the instruction is there where the operating system has enabled XSAVE.
+        is_x86_feature_detected!("xsave") && unsafe { _xgetbv(0) } & TILE_STATE == TILE_STATE
+    }
+
+    /// Asks the kernel to save tile data for the threads of this process.
+    pub(super) fn request_permission() -> Result<(), i32> {
+        let mut result = ARCH_PRCTL;
+        // SAFETY: a system call that touches no memory; the kernel overwrites rcx and r11.
+        unsafe {
+            asm!(
+                "syscall",
+                inlateout("rax") result,
+                in("rdi") ARCH_REQ_XCOMP_PERM,
+                in("rsi") XFEATURE_XTILEDATA,
+                lateout("rcx") _,
+                lateout("r11") _,
+                options(nostack),
+            );
+        }
+        if result == 0 { Ok(()) } else { Err(-result as i32) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_names_the_reason_for_each_refusal() {
+        for (status, text) in [
+            (AmxStatus::Absent, "no AMX-BF16"),
+            (AmxStatus::Disabled, "does not enable it"),
+            (AmxStatus::Refused(1), "refused permission: Operation not permitted"),
+            (AmxStatus::Deviates, "documented arithmetic"),
+        ] {
+            assert!(status.to_string().contains(text), "{status:?}: {status}");
+        }
+    }
+
+    #[test]
+    fn status_is_the_same_when_asked_again() {
+        assert_eq!(status(), status());
+    }
+}

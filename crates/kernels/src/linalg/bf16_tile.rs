@@ -1,0 +1,398 @@
+//! Tiles of a product in bf16 with one panel, by the vector instructions of this processor.
+
+#[cfg(target_arch = "x86_64")]
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::bf16::{halves, push_pairs, rounded, spread};
+use super::panels::{LANES, TileOut};
+#[cfg(target_arch = "x86_64")]
+use super::panels::{ROWS, by_rows, tiles};
+use super::simd;
+
+/// Instructions that multiply a tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bf16Tile {
+    Plain,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Rows and weights widened to f32, and fused additions.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// `VDPBF16PS`
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+}
+
+impl Bf16Tile {
+    /// Returns the fastest for this processor.
+    #[inline]
+    pub(super) fn best() -> Self {
+        static BEST: OnceLock<Bf16Tile> = OnceLock::new();
+        *BEST.get_or_init(|| Self::all().next().unwrap_or(Self::Plain))
+    }
+
+    /// Returns all that this processor runs, the fastest first.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one tile only"))]
+        let mut all = vec![Self::Plain];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                all.push(Self::Avx2);
+            }
+            if is_x86_feature_detected!("avx512f") {
+                all.push(Self::Avx512);
+                if is_x86_feature_detected!("avx512bf16") {
+                    // Intel's cores run VDPBF16PS at half the rate of a fused addition in f32, so that it saves nothing.
+                    let at = if is_intel() { all.len() - 1 } else { all.len() };
+                    all.insert(at, Self::Avx512Bf16);
+                }
+            }
+        }
+        all.into_iter().rev()
+    }
+
+    /// Whether rows are f32 that are rounded to bf16, not pairs.
+    #[inline]
+    fn widens_rows(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self == Self::Avx512
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            false
+        }
+    }
+
+    /// Returns the words of a row of `inner` numbers.
+    #[inline]
+    pub(super) fn row_words(self, inner: usize) -> usize {
+        if !self.widens_rows() {
+            return inner.div_ceil(2);
+        }
+        spread(inner.next_multiple_of(2))
+    }
+
+    /// Appends a row as this tile reads it.
+    #[inline(always)]
+    pub(super) fn push_row(self, row: &[f32], words: &mut Vec<u32>) {
+        if !self.widens_rows() {
+            return push_pairs(row, words);
+        }
+        let end = words.len() + self.row_words(row.len());
+        words.extend(row.iter().map(|&x| rounded(x)));
+        words.resize(end, 0);
+    }
+
+    /// Multiplies rows with one panel.
+    ///
+    /// # Shapes
+    /// `words [rows, row_words]`, `panel [width, 32]`; panics where there are fewer.
+    #[inline]
+    pub(super) fn multiply(
+        self,
+        (words, row_words): (&[u32], usize),
+        panel: &[u32],
+        rows: usize,
+        mut out: TileOut<'_>,
+    ) {
+        let width = panel.len() / LANES;
+        assert!(words.len() >= rows * row_words && row_words >= self.row_words(2 * width));
+        match self {
+            Self::Plain => {
+                for (index, row) in words.chunks_exact(row_words.max(1)).take(rows).enumerate() {
+                    out.put(index, &plain(&row[..width], panel));
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `all` found the instructions; the assertion above has the extents that are read, that of `rows` those
+            // that are written.
+            Self::Avx512Bf16 => unsafe {
+                let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
+                for top in (0..rows).step_by(ROWS) {
+                    let (row, place) = ((&words[top * row_words..], row_words), (first.add(top * stride), stride));
+                    let height = ROWS.min(rows - top);
+                    by_rows!(height, [1 2 3 4 5 6 7 8], (avx512::pairs), (row, panel, place, adds));
+                }
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above. Of 32 registers 24 hold the sums of twelve rows.
+            Self::Avx512 => unsafe {
+                let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
+                for tile in tiles(rows, 12) {
+                    let row = (&words[tile.start * row_words..], row_words);
+                    let place = (first.add(tile.start * stride), stride);
+                    by_rows!(tile.len(), [1 2 3 4 5 6 7 8 9 10 11 12], (avx512::widened), (row, panel, place, adds));
+                }
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above; rows and columns further on lie their own sums.
+            Self::Avx2 => unsafe {
+                let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
+                let place = |tile: &Range<usize>| (first.add(tile.start * stride), stride);
+                if (1..=2).contains(&rows) {
+                    // As fast as weights come from memory: a line of a panel at a time, as many sums as hide their additions.
+                    by_rows!(rows, [1 2], (avx2::few), ((words, row_words), panel, place(&(0..rows)), adds));
+                    return;
+                }
+                // Half of the sums of four rows fill half of the registers; half a panel stays in a near cache.
+                for column in [0, LANES / 2] {
+                    for tile in tiles(rows, 4) {
+                        let (row, place) = ((&words[tile.start * row_words..], row_words), place(&tile));
+                        by_rows!(tile.len(), [1 2 3 4], (avx2::half), (row, panel, column, place, adds));
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// Whether this is a processor of Intel's.
+#[cfg(target_arch = "x86_64")]
+fn is_intel() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == *b"GenuineIntel"
+}
+
+/// Multiplies one row with one panel, on any processor.
+fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
+    let mut parts = [0.0f32; LANES];
+    simd::in_widest!({
+        for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
+            let x = halves(x);
+            for (part, &weight) in parts.iter_mut().zip(weights) {
+                let weight = halves(weight);
+                *part += x[1] * weight[1];
+                *part += x[0] * weight[0];
+            }
+        }
+    });
+    parts
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::{
+        __m256, __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    };
+
+    use super::LANES;
+
+    /// Numbers of a register.
+    const WIDTH: usize = 8;
+
+    /// All columns of one row or two.
+    ///
+    /// # Safety
+    /// As [`rows`].
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn few<const R: usize>(
+        row: (&[u32], usize),
+        panel: &[u32],
+        place: (*mut f32, usize),
+        adds: bool,
+    ) {
+        // SAFETY: the caller's; four registers are 32 columns.
+        unsafe { rows::<R, 4>(row, panel, 0, place, adds) }
+    }
+
+    /// Sixteen columns of some rows, from `column` on.
+    ///
+    /// # Safety
+    /// As [`rows`].
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn half<const R: usize>(
+        row: (&[u32], usize),
+        panel: &[u32],
+        column: usize,
+        place: (*mut f32, usize),
+        adds: bool,
+    ) {
+        // SAFETY: the caller's.
+        unsafe { rows::<R, 2>(row, panel, column, place, adds) }
+    }
+
+    /// The second number of each pair.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn second(words: __m256i) -> __m256 {
+        _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed())))
+    }
+
+    /// The first.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn first(words: __m256i) -> __m256 {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+    }
+
+    /// A sum and two more products, that of the second numbers first.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn added(sum: __m256, x: &[__m256; 2], weights: &[__m256; 2]) -> __m256 {
+        _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], sum))
+    }
+
+    /// So many registers of columns of some rows, from `column` on.
+    ///
+    /// # Safety
+    /// The processor has AVX2 and fused additions; `words [R, row_words]` and `panel [width, 32]` are whole; the columns end before
+    /// 32; `out` is the place of the first row's sums and how far the others' are apart, each 32 numbers long.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn rows<const R: usize, const C: usize>(
+        (words, row_words): (&[u32], usize),
+        panel: &[u32],
+        column: usize,
+        (out, stride): (*mut f32, usize),
+        adds: bool,
+    ) {
+        let (x, weights, width) = (words.as_ptr(), panel.as_ptr(), panel.len() / LANES);
+        let mut parts = [[_mm256_setzero_ps(); C]; R];
+        for k in 0..width {
+            // SAFETY: `k` is below `width` and the columns end before 32, so that loads end inside the panel.
+            let weights =
+                |at: usize| unsafe { _mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * at).cast()) };
+            // SAFETY: `row` is below `R`, and `k` below `width`.
+            let x = |row: usize| _mm256_set1_epi32(unsafe { *x.add(row * row_words + k) }.cast_signed());
+            // What there is less of stays in registers.
+            if R < C {
+                let mut rows = [[_mm256_setzero_ps(); 2]; R];
+                for (row, numbers) in rows.iter_mut().enumerate() {
+                    *numbers = [second(x(row)), first(x(row))];
+                }
+                for at in 0..C {
+                    let weights = [second(weights(at)), first(weights(at))];
+                    for (parts, x) in parts.iter_mut().zip(&rows) {
+                        parts[at] = added(parts[at], x, &weights);
+                    }
+                }
+            } else {
+                let mut line = [[_mm256_setzero_ps(); 2]; C];
+                for (at, numbers) in line.iter_mut().enumerate() {
+                    *numbers = [second(weights(at)), first(weights(at))];
+                }
+                for (row, parts) in parts.iter_mut().enumerate() {
+                    let x = [second(x(row)), first(x(row))];
+                    for (part, weights) in parts.iter_mut().zip(&line) {
+                        *part = added(*part, &x, weights);
+                    }
+                }
+            }
+        }
+        for (row, parts) in parts.into_iter().enumerate() {
+            for (at, part) in parts.into_iter().enumerate() {
+                // SAFETY: the columns lie within a row's sums.
+                unsafe {
+                    let out = out.add(row * stride + column + WIDTH * at);
+                    let sum = if adds { _mm256_add_ps(_mm256_loadu_ps(out), part) } else { part };
+                    _mm256_storeu_ps(out, sum);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::{
+        __m512, __m512bh, __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_dpbf16_ps,
+        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_slli_epi32, _mm512_storeu_ps,
+    };
+
+    use super::LANES;
+
+    /// Multiplies pairs.
+    ///
+    /// # Safety
+    /// The processor has AVX512-BF16; `words [R, row_words]` and `panel [width, 32]` are whole; `out` is the place of the
+    /// first row's sums and how far the others' are apart, each 32 numbers long.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) unsafe fn pairs<const R: usize>(
+        (words, row_words): (&[u32], usize),
+        panel: &[u32],
+        out: (*mut f32, usize),
+        adds: bool,
+    ) {
+        let bf16 = |bits: __m512i| {
+            // SAFETY: both are 512 bits of any value.
+            unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
+        };
+        let (x, weights, width) = (words.as_ptr(), panel.as_ptr(), panel.len() / LANES);
+        let mut parts = [[_mm512_setzero_ps(); 2]; R];
+        for k in 0..width {
+            // SAFETY: `k` is below `width`, so that both loads end inside the panel.
+            let halves = unsafe {
+                let line = weights.add(k * LANES);
+                [bf16(_mm512_loadu_si512(line.cast())), bf16(_mm512_loadu_si512(line.add(LANES / 2).cast()))]
+            };
+            for (row, parts) in parts.iter_mut().enumerate() {
+                // SAFETY: `row` is below `R`, and `k` below `width`.
+                let x = bf16(_mm512_set1_epi32(unsafe { *x.add(row * row_words + k) } as i32));
+                for (part, half) in parts.iter_mut().zip(halves) {
+                    *part = _mm512_dpbf16_ps(*part, x, half);
+                }
+            }
+        }
+        // SAFETY: the caller's.
+        unsafe { store(parts, out, adds) };
+    }
+
+    /// Multiplies rows that are f32 already.
+    ///
+    /// # Safety
+    /// As [`pairs`], with AVX-512 alone; `words [R, row_words]` are f32.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn widened<const R: usize>(
+        (words, row_words): (&[u32], usize),
+        panel: &[u32],
+        out: (*mut f32, usize),
+        adds: bool,
+    ) {
+        let (x, weights, width) = (words.as_ptr().cast::<f32>(), panel.as_ptr(), panel.len() / LANES);
+        let second_half = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+        let mut parts = [[_mm512_setzero_ps(); 2]; R];
+        for k in 0..width {
+            // SAFETY: `k` is below `width`, so that both loads end inside the panel.
+            let line = unsafe {
+                let line = weights.add(k * LANES);
+                [_mm512_loadu_si512(line.cast()), _mm512_loadu_si512(line.add(LANES / 2).cast())]
+            };
+            let second = line.map(|words| _mm512_castsi512_ps(_mm512_and_si512(words, second_half)));
+            let first = line.map(|words| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)));
+            for (row, parts) in parts.iter_mut().enumerate() {
+                // SAFETY: `row` is below `R`, and a row has two numbers for each line.
+                let [x_first, x_second] = unsafe {
+                    let pair = x.add(row * row_words + 2 * k);
+                    [_mm512_set1_ps(*pair), _mm512_set1_ps(*pair.add(1))]
+                };
+                for (half, part) in parts.iter_mut().enumerate() {
+                    *part = _mm512_fmadd_ps(x_first, first[half], _mm512_fmadd_ps(x_second, second[half], *part));
+                }
+            }
+        }
+        // SAFETY: the caller's.
+        unsafe { store(parts, out, adds) };
+    }
+
+    /// # Safety
+    /// As [`pairs`].
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn store<const R: usize>(parts: [[__m512; 2]; R], (out, stride): (*mut f32, usize), adds: bool) {
+        for (row, parts) in parts.into_iter().enumerate() {
+            for (half, part) in parts.into_iter().enumerate() {
+                // SAFETY: a row's sums are two registers wide.
+                unsafe {
+                    let out = out.add(row * stride + LANES / 2 * half);
+                    let sum = if adds { _mm512_add_ps(_mm512_loadu_ps(out), part) } else { part };
+                    _mm512_storeu_ps(out, sum);
+                }
+            }
+        }
+    }
+}
