@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, TileOut, lay_panel};
+use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 use super::simd;
@@ -61,8 +61,8 @@ impl Kind for Bf16 {
     }
 
     #[inline]
-    fn multiply(rows: &PairedRows, height: usize, panel: &[u32], out: TileOut<'_>) {
-        Bf16Tile::best().multiply(&rows.words, rows.width, panel, height, out);
+    fn multiply(rows: &PairedRows, height: usize, piece: PanelPiece<'_, u32>, out: TileOut<'_>) {
+        Bf16Tile::best().multiply(&rows.words, rows.width, piece.words, height, out);
     }
 }
 

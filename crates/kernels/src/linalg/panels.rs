@@ -100,8 +100,24 @@ pub trait Kind: Sized {
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
 
-    /// So many rows, all that there are, with one panel.
-    fn multiply(rows: &Self::Rows<'_>, height: usize, panel: &[Self::Word], out: TileOut<'_>);
+    /// Numbers along `inner` that every panel is multiplied with before the next ones follow. All of them by default.
+    /// Fewer keep their part of the rows in a core's cache. Sums do not depend on it.
+    fn sweep(height: usize, inner: usize) -> usize {
+        let _ = height;
+        inner
+    }
+
+    /// Multiplies all `height` rows with a piece of a panel.
+    fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOut<'_>);
+}
+
+/// Lines of one panel that belong to one sweep.
+pub struct PanelPiece<'a, W> {
+    /// Number along `inner` that the first line belongs to.
+    pub(super) first: usize,
+    pub(super) words: &'a [W],
+    /// Piece that is multiplied next, for kernels that prefetch. Empty after the last one.
+    pub(super) next: &'a [W],
 }
 
 /// Weights `[inner, outer]` in panels: `[outer / lanes, depth of inner, lanes]`. The last panel is filled up with zeros.
@@ -156,6 +172,13 @@ impl<K: Kind> Panels<K> {
 
     pub fn outer(&self) -> usize {
         self.outer
+    }
+
+    /// Returns the lines of a panel for up to `numbers` numbers along `inner`, or nothing from its end on.
+    fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
+        let words = Self::panel(self.inner);
+        let [start, end] = [first, first + numbers].map(|number| K::depth(number.min(self.inner)) * K::lanes());
+        &self.words[panel * words..][start..end]
     }
 }
 
@@ -234,23 +257,32 @@ pub fn columns<K: Kind>(
     if height == 0 {
         return;
     }
-    let adds = into == Update::Add;
-    let words = Panels::<K>::panel(weights.inner);
-    for first in range.clone().step_by(lanes) {
-        let panel = &weights.words[first / lanes * words..][..words];
-        let (at, wide) = (first - range.start, lanes.min(range.end - first));
-        if wide == lanes {
-            K::multiply(rows, height, panel, TileOut::new(&mut destination[at..], [lanes, width], adds));
-            continue;
-        }
-        // The last panel is wider than what is left.
-        let mut whole = vec![0.0; height * lanes];
-        for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
-            whole[..wide].copy_from_slice(&row[at..at + wide]);
-        }
-        K::multiply(rows, height, panel, TileOut::new(&mut whole, [lanes; 2], adds));
-        for (row, whole) in destination.chunks_exact_mut(width).zip(whole.chunks_exact(lanes)) {
-            row[at..at + wide].copy_from_slice(&whole[..wide]);
+    let sweep = K::sweep(height, weights.inner).max(1);
+    for first in (0..weights.inner.max(1)).step_by(sweep) {
+        let adds = into == Update::Add || first > 0;
+        for column in range.clone().step_by(lanes) {
+            let piece = PanelPiece {
+                first,
+                words: weights.piece(column / lanes, first, sweep),
+                next: match column + lanes < range.end {
+                    true => weights.piece(column / lanes + 1, first, sweep),
+                    false => weights.piece(range.start / lanes, first + sweep, sweep),
+                },
+            };
+            let (at, wide) = (column - range.start, lanes.min(range.end - column));
+            if wide == lanes {
+                K::multiply(rows, height, piece, TileOut::new(&mut destination[at..], [lanes, width], adds));
+                continue;
+            }
+            // The last panel is wider than what is left.
+            let mut whole = vec![0.0; height * lanes];
+            for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
+                whole[..wide].copy_from_slice(&row[at..at + wide]);
+            }
+            K::multiply(rows, height, piece, TileOut::new(&mut whole, [lanes; 2], adds));
+            for (row, whole) in destination.chunks_exact_mut(width).zip(whole.chunks_exact(lanes)) {
+                row[at..at + wide].copy_from_slice(&whole[..wide]);
+            }
         }
     }
 }
