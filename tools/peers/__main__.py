@@ -20,6 +20,7 @@ from bench import ROOT, Bench, Differs  # noqa: E402
 PARTS = {
     "forward": "one dense forward in f32 and in bf16, against transformers in the same, in bf16 also without AMX",
     "wide": "the same of two layers of Llama-3.1-8B (random weights), with its head",
+    "whole": "perplexity of SmolLM2-135M from its GGUF file on, where SMOLLM names it, against transformers",
     "generate": "greedy tokens behind prompts, against transformers",
     "llamacpp": "one dense forward in f32, bf16 and q8_0, and greedy tokens, against llama.cpp, where LLAMA_CPP names it",
     "ik": "the same against ik_llama.cpp, where IK_LLAMA_CPP names it, too",

@@ -35,17 +35,25 @@ def windows(file, backbone, count, length):
     """The windows that rule `wikitext2` cuts from a text, by transformers' tokenizer: `[count, length]`."""
     from transformers import AutoTokenizer
 
-    ids = AutoTokenizer.from_pretrained(backbone)(joined(file))["input_ids"]
+    folder, options = place(backbone)
+    ids = AutoTokenizer.from_pretrained(folder, **options)(joined(file))["input_ids"]
     assert len(ids) >= count * length, f"{file}: {len(ids)} tokens are fewer than {count} windows of {length}"
     return [ids[start : start + length] for start in range(0, count * length, length)]
 
 
-def load(folder, kind="float32"):
+def place(backbone):
+    """The folder of a backbone, and what transformers has to be told where it is a GGUF file."""
+    path = Path(backbone)
+    return (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
+
+
+def load(backbone, kind="float32"):
     import torch
     from transformers import AutoModelForCausalLM
 
-    code = (Path(folder) / "modeling_ghostlab.py").exists()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind), trust_remote_code=code).eval()
+    folder, options = place(backbone)
+    code = (folder / "modeling_ghostlab.py").exists()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind), trust_remote_code=code, **options).eval()
 
 
 def losses(model, ids, batch):
@@ -148,6 +156,47 @@ def wide(bench):
     file.write_text(json.dumps(ids))
     for how in bench.of_types((("f32", "float32", LOSS, "1.2"), ("bf16", "bfloat16", LOSS_BF16, "1.3"))):
         yield from forward_in(bench, "wide", folder, (file, ids), how)
+
+
+def whole(bench):
+    """Perplexity of a published model from its file on: ours from the program's start to its end, theirs without imports."""
+    named = os.environ.get("SMOLLM")
+    if not named:
+        print("whole: left out: SMOLLM names no GGUF file of SmolLM2-135M", flush=True)
+        return
+    count, length = bench.size((32, 512), (2, 64))
+    test, file = text(bench.real, "test"), bench.new("whole") / "grid.yaml"
+    grid = {
+        "name": "whole",
+        "backbones": {"dense": {"path": str(Path(named).resolve())}},
+        "corpora": {"test": {"path": str(test), "rule": "wikitext2", "limit": count}},
+        "backbone": ["dense"],
+        "evaluate": {"perplexity": {"corpus": "test", "length": length}},
+    }
+    file.write_text(json.dumps(grid))
+    for kind, theirs_kind, tolerance, aim in bench.of_types((("f32", "float32", LOSS, "1.4"), ("bf16", "bfloat16", LOSS_BF16, "1.5"))):
+        model, ids = load(named, theirs_kind), windows(test, named, count, length)
+        batch = fastest(bench.size((1, 2, 4), (2,)), lambda size: losses(model, ids[:4], size))
+        del model
+
+        def ours():
+            store, results = bench.new("whole/store"), bench.new("whole/results")
+            seconds, _ = bench.program("run", file, "--store", store, "--results", results, "--dtype", kind)
+            with open(next(results.rglob("results.csv")), newline="") as table:
+                (row,) = csv.DictReader(table)
+            return seconds, math.log(next(float(value) for name, value in row.items() if name.startswith("ppl ")))
+
+        def theirs():
+            started = time.perf_counter()
+            found = losses(load(named, theirs_kind), windows(test, named, count, length), batch)
+            return time.perf_counter() - started, statistics.fmean(found)
+
+        seconds, (mine, other) = bench.by_turns(ours, theirs)
+        apart = difference("the mean loss", [mine], [other], tolerance)
+        notes = [f"from {Path(named).name}; {count} windows", f"transformers in batches of {batch}, loading included"]
+        said = f"losses {apart:.0e} ({tolerance:.0e})"
+        what = f"{kind}, SmolLM2-135M, windows of {length}"
+        yield Row("whole", what, f"transformers in {kind}", *seconds, said, aim, notes, count * length)
 
 
 def generate(bench):
