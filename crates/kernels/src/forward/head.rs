@@ -4,8 +4,7 @@ use rayon::prelude::*;
 
 use super::scratch::scratch;
 use super::{Laid, Norm, Prediction, ScoredRow, block_rows};
-use crate::linalg::cache;
-use crate::linalg::gemm::{MatrixView, Update, profile};
+use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
@@ -15,7 +14,7 @@ const TILE_VOCAB: usize = 1024;
 /// Returns the rows of one tile of logits. More rows read the weights less often. Results do not depend on them.
 fn tile_rows() -> usize {
     const LARGE_SECOND_LEVEL: usize = 2 << 20;
-    if cache::second_level_bytes() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
+    if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
 }
 
 /// What stands before and behind the output projection: the final norm, and what logits are bounded by.

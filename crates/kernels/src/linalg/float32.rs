@@ -1,7 +1,6 @@
 //! Products with weights in f32: the tiles of [`super::panels`], by the instructions that the processor has.
 
-use super::cache;
-use super::gemm::MatrixView;
+use super::gemm::{MatrixView, second_level_cache};
 use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel, piece};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
@@ -42,7 +41,7 @@ impl Kind for F32 {
     /// One piece of the sums, where all rows exceed half of a core's second cache and their piece does not. The other half
     /// holds panels and sums.
     fn sweep(height: usize, inner: usize) -> usize {
-        let room = cache::second_level_bytes() / 2;
+        let room = second_level_cache() / 2;
         let fits = |numbers: usize| height * numbers * size_of::<f32>() <= room;
         if !fits(inner) && fits(piece(inner)) { piece(inner) } else { inner }
     }

@@ -2,7 +2,6 @@
 
 pub mod adam;
 pub mod bf16;
-pub(crate) mod cache;
 pub mod explained;
 pub mod float32;
 pub mod gemm;
