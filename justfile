@@ -65,6 +65,6 @@ wheel:
     tools/wheel.sh
     tools/wheel_check.sh
 
-# Beside transformers, lm-evaluation-harness, torch and, where LLAMA_CPP names it, llama.cpp, into docs/peers.md; parts alone: `just bench-peers choices`.
+# Beside transformers, lm-evaluation-harness, torch and, where LLAMA_CPP names it, llama.cpp, into benches/results and docs/performance.md; parts alone: `just bench-peers choices`.
 bench-peers *arguments:
     tools/bench_peers.sh {{arguments}}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 mod models;
+mod performance;
 mod recorded;
 mod rules;
 

@@ -3,7 +3,7 @@
 #
 # Python is GHOSTLAB_PYTHON, or an environment of the build's own, which is made here with what .ci/run installs there.
 # llama.cpp is looked for where LLAMA_CPP says, and ik_llama.cpp where IK_LLAMA_CPP does; either is left out, with a line that says so, where it is not. Neither is ever fetched or built here.
-# Without arguments all parts run at full size and docs/peers.md is written.
+# Without arguments all parts run at full size, and benches/results and docs/performance.md are written.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,6 @@ has || { echo "$python lacks a package: needed are ${packages[*]}"; exit 3; }
 cargo build --release --workspace --locked --bin ghostlab --example peers
 cargo build --release --locked --manifest-path tools/tiny/Cargo.toml --target-dir target
 if [ $# = 0 ]; then
-    set -- --write docs/peers.md
+    set -- --save
 fi
 exec "$python" tools/peers "$@"

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Check, Cost, Family, KeyedBackbone, Member, Stage};
@@ -234,12 +235,10 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     let seconds = started.elapsed().as_secs_f64() / (shards.len() * (work.sites.len() + 1)) as f64;
     let mut stored = Vec::new();
     for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
-        let (mut rows, sums) = (BTreeMap::new(), similarities.sums());
-        for (site, (draft, payload)) in drafts.0 {
-            payload.close().map_err(|error| unwritten(site, &error))?;
-            rows.insert(site, store.commit(draft, &rows_key(job, site, shard), seconds)?);
-            job.hold.gone_on();
-        }
+        let sums = similarities.sums();
+        let keyed = drafts.0.into_iter().map(|(site, draft)| (site, rows_key(job, site, shard), draft));
+        let rows = commit_rows(store, keyed.collect(), seconds)?;
+        job.hold.gone_on();
         if !work.pairs.is_empty() {
             store.put(&sums_key(job, &work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
             job.hold.gone_on();
@@ -248,6 +247,20 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     }
     job.run.kept();
     Ok(stored)
+}
+
+/// Commits the rows of all sites side by side, because each one is hashed and waits for the disk.
+fn commit_rows(
+    store: &Store,
+    drafts: Vec<(HookPoint, Key, (Draft, Payload))>,
+    seconds: f64,
+) -> Result<BTreeMap<HookPoint, StoredObject>> {
+    let commit = |(site, key, (draft, payload)): (HookPoint, Key, (Draft, Payload))| {
+        payload.close().map_err(|error| unwritten(site, &error))?;
+        Ok((site, store.commit(draft, &key, seconds)?))
+    };
+    let committed: Vec<Result<_>> = drafts.into_par_iter().map(commit).collect();
+    committed.into_iter().collect()
 }
 
 /// The rows of some sites, on their way into the store. Whatever is not committed is gone with it.

@@ -18,8 +18,9 @@ sys.path[1:1] = [str(Path(__file__).resolve().parents[1])]
 from bench import ROOT, Bench, Differs  # noqa: E402
 
 PARTS = {
-    "forward": "one dense forward in f32 and in bf16, against transformers in the same",
+    "forward": "one dense forward in f32 and in bf16, against transformers in the same, in bf16 also without AMX",
     "wide": "the same of two layers of Llama-3.1-8B (random weights), with its head",
+    "whole": "perplexity of SmolLM2-135M from its GGUF file on, where SMOLLM names it, against transformers",
     "generate": "greedy tokens behind prompts, against transformers",
     "llamacpp": "one dense forward in f32, bf16 and q8_0, and greedy tokens, against llama.cpp, where LLAMA_CPP names it",
     "ik": "the same against ik_llama.cpp, where IK_LLAMA_CPP names it, too",
@@ -48,13 +49,15 @@ def arguments():
         help="float types, all by default: without instructions for bf16 others take minutes for a round",
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each side")
-    parser.add_argument("--write", metavar="FILE", help="put the table between the marks of this file")
+    parser.add_argument("--save", action="store_true", help="add the rows to benches/results and write docs/performance.md")
     parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="the program")
     parser.add_argument("--driver", default=ROOT / "target/release/examples/peers", help="examples/peers.rs")
     given = parser.parse_args()
     for part in given.parts:
         if part not in PARTS:
             parser.error(f"unknown part `{part}`: expected {', '.join(PARTS)}")
+    if given.quick and given.save:
+        parser.error("--quick measures nothing that can be saved")
     for program in (given.ghostlab, given.driver):
         if not Path(program).is_file():
             parser.error(f"{program} is not built: cargo build --release --bin ghostlab --example peers")
@@ -90,8 +93,8 @@ def main():
             # Also of what was measured before an error.
             measured = f"{report.circumstances(bench, clock, program)}\n\n{report.table(bench, rows)}"
             print(f"\n{measured}")
-    if given.write:
-        report.write(given.write, measured)
+    if given.save:
+        report.save(bench, clock, program, rows)
 
 
 if __name__ == "__main__":

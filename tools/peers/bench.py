@@ -45,6 +45,8 @@ class Row:
     apart: str
     aim: str = ""
     notes: list = field(default_factory=list)
+    # Tokens of a round, where a rate says more than seconds.
+    tokens: int = 0
 
     def ratios(self):
         return [theirs / ours for ours, theirs in zip(self.ours, self.theirs)]
@@ -57,6 +59,8 @@ class Bench:
         self.quick, self.full, self.folder = arguments.quick, arguments.full, Path(folder)
         self.rounds = 1 if self.quick else arguments.rounds
         self.threads, self.types = arguments.threads, arguments.types
+        # Without AMX torch is what it is anyway.
+        self.without_amx = ["ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"] if has_amx() else []
         self.ghostlab, self.driver = Path(arguments.ghostlab).resolve(), Path(arguments.driver).resolve()
         self.tiny = self.ghostlab.with_name("ghostlab-tiny")
         self.real = REAL.exists() and not self.quick
@@ -100,6 +104,11 @@ class Bench:
                 taken, results[side] = run()
                 seconds[side].append(taken)
         return seconds, results
+
+
+def has_amx():
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text().split()
 
 
 def answer(driver, line=""):

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shutil
-import statistics
 import struct
 import subprocess
 import sys
@@ -182,16 +181,14 @@ def halves(bench, part, peer, kind):
     side.driver.communicate()
     tolerance = LOSS if kind == "f32" else LOSS_BF16
     apart = difference("the mean loss up to each window", mine, other, tolerance)
-    speed = [f"{count * length / statistics.median(of):,.0f}" for of in seconds]
     batch, together, fused = options
     notes = [
-        f"{speed[0]} tokens/s against {speed[1]}",
         f"perplexity {math.exp(mine[-1]):.4f} and {math.exp(other[-1]):.4f}",
         f"{peer.name} {version(peer.perplexity)} with -b {batch} -ub {together} -fa {fused}, keys and values in {peer.kept_in}",
     ]
     ours = "f32" if kind == "f32" else "bf16"
-    what = f"dense forward in {ours}, the second halves of {count} windows of {length} predicted"
-    return Row(part, what, f"{peer.name}'s llama-perplexity in {kind}", *seconds, f"losses {apart:.0e} ({tolerance:.0e})", "", notes)
+    what, said = f"{ours}, second halves of {count} windows of {length}", f"losses {apart:.0e} ({tolerance:.0e})"
+    return Row(part, what, f"{peer.name}'s llama-perplexity in {kind}", *seconds, said, "", notes, count * length)
 
 
 def decoded(bench, part, peer):
@@ -247,13 +244,12 @@ def decoded_in(bench, part, peer, backbone, given, kind):
     ours(), theirs()
     seconds, _ = bench.by_turns(ours, theirs)
     driver.communicate()
-    speed = [f"{batch * new / statistics.median(of):,.1f}" for of in seconds]
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
-    what = f"{batch} prompts of {length} tokens together, {new} greedy ones behind each, C = {channels}, {ours_in}"
-    notes = [f"{speed[0]} tokens/s against {speed[1]}", "llama-batched-bench takes tokens of its own"]
+    what = f"{batch} prompts of {length} tokens, {new} new each, C = {channels}, {ours_in}"
+    notes = ["llama-batched-bench takes tokens of its own"]
     if peer.kept_in != "f32":
         notes.append(f"keys and values in {peer.kept_in} there")
-    return Row(part, what, f"{peer.name} in {kind}", *seconds, "", "", notes)
+    return Row(part, what, f"{peer.name} in {kind}", *seconds, "", "", notes, batch * new)
 
 
 # Those that weights take in, and one that they do not.

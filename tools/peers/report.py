@@ -1,13 +1,15 @@
 """The table of a bench, and what it was measured with."""
 
+import csv
 import os
 import platform
+import re
 import statistics
+import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
 
-BEGIN, END = "<!-- measured: `just bench-peers` writes what is between here -->", "<!-- and here -->"
 LIBRARIES = ("torch", "transformers", "lm_eval", "numpy")
 # Above this share of the processors' time others were at work, too.
 QUIET = 0.03
@@ -66,7 +68,9 @@ def table(bench, rows):
         "| --- | --- | ---: | ---: | --- | ---: | ---: | --- |",
     ]
     for row in rows:
-        what = "; ".join([row.what, *([] if bench.quick else row.notes)])
+        speed = [f"{row.tokens / statistics.median(of):,.1f}" for of in (row.ours, row.theirs)] if row.tokens and row.ours else []
+        speed = [f"{' tokens/s against '.join(speed)}"] if speed else []
+        what = "; ".join([row.what, *([] if bench.quick else [*speed, *row.notes])])
         ours, theirs, ratios = (spread(of, 2) if of else "–" for of in (row.ours, row.theirs, row.ratios()))
         times = f"– | – | {row.peer} | –" if bench.quick or not row.ours else f"{ours} | {theirs} | {row.peer} | **{ratios}**"
         lines.append(f"| {row.part} | {what} | {times} | {row.aim} | {row.apart} |")
@@ -99,12 +103,45 @@ def circumstances(bench, clock, program):
     return "\n".join(said)
 
 
-def write(file, text):
-    """Puts the text between the marks of a file."""
-    whole = Path(file).read_text()
-    if BEGIN not in whole or END not in whole:
-        raise SystemExit(f"{file}: the marks are not there: {BEGIN} and {END}")
-    before, after = whole.split(BEGIN)[0], whole.split(END)[1]
-    new = Path(file).with_suffix(".new")
-    new.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
-    new.replace(file)
+def save(bench, clock, program, rows):
+    """Adds the rows to the CSV file of the day and the processor, and writes the page that is made of all files."""
+    import performance
+
+    date, name = time.strftime("%Y-%m-%d", time.gmtime()), processor_with_instructions()
+    slug = "-".join(re.findall(r"[a-z0-9]+", name.lower().replace("avx-512", "avx512")))
+    file = performance.RESULTS / f"{date}-{slug}.csv"
+    head = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(head, cwd=performance.ROOT, capture_output=True, text=True).stdout.strip()
+    around = circumstances(bench, clock, program).replace("\n", " ").replace("**", "")
+    new = not file.exists()
+    with file.open("a", newline="", encoding="utf-8") as out:
+        table = csv.DictWriter(out, performance.FIELDS, lineterminator="\n")
+        if new:
+            table.writeheader()
+        for row in rows:
+            table.writerow({"date": date, "processor": name, "commit": commit, **fields(row, around)})
+    performance.PAGE.write_text(performance.page(), encoding="utf-8")
+    print(f"wrote {file.relative_to(performance.ROOT)} and {performance.PAGE.relative_to(performance.ROOT)}")
+
+
+def fields(row, around):
+    """What a CSV row says of a measurement: rates where tokens are counted, else seconds."""
+    found = {"part": row.part, "what": row.what, "peer": row.peer, "aim": row.aim}
+    notes = [*row.notes, *([row.apart] if row.apart else [])]
+    if row.ours:
+        seconds, ratios = (statistics.median(row.ours), statistics.median(row.theirs)), row.ratios()
+        values = [row.tokens / of for of in seconds] if row.tokens else seconds
+        found |= {"ours": f"{values[0]:.4g}", "theirs": f"{values[1]:.4g}", "unit": "tokens/s" if row.tokens else "s"}
+        found |= {"ratio": f"{statistics.median(ratios):.2f}", "low": f"{min(ratios):.2f}", "high": f"{max(ratios):.2f}"}
+        notes.append(f"ours {spread(row.ours, 2)} s, theirs {spread(row.theirs, 2)} s")
+    return found | {"note": "; ".join([*notes, around])}
+
+
+def processor_with_instructions():
+    """The processor's name in a few words, with the widest instructions that it has."""
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
+    widest = (("amx_bf16", "AMX"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))
+    found = next((name for flag, name in widest if flag in flags), platform.machine())
+    names = (("EPYC", "AMD EPYC"), ("Xeon", "Intel Xeon"))
+    return f"{next((short for word, short in names if word in processor()), processor())} ({found})"

@@ -89,7 +89,7 @@ def choices(bench):
         notes = [f"the harness in batches of {batch}"]
         if published:
             notes.append(f"published documents of {', '.join(published)}; the tiny world's of the others")
-        what = f"{limit * len(TASKS)} documents of nine tasks in {kind}, dense, from nothing to tables"
+        what = f"{limit * len(TASKS)} documents of nine tasks, {kind}"
         yield Row("choices", what, f"{HARNESS} in {kind}", *seconds, f"ln p {worst:.0e} ({tolerance:.0e})", "7", notes)
 
 
@@ -103,7 +103,7 @@ def table2(bench):
     if scored < cells:
         notes.append(f"**extrapolated**: the harness scored {scored} of the {cells} cells, one for each backbone and depth")
     worst = max(of.worst for of in rounds)
-    what = f"scoring table 2 (tiny), {cells} cells; layers and operators are there"
+    what = f"scoring table 2 (tiny), {cells} cells"
     yield Row("table2", what, HARNESS, ours, theirs, f"ln p {worst:.0e} ({LIKELIHOOD:.0e})", "15", notes)
 
 

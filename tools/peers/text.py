@@ -3,9 +3,11 @@
 import csv
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -33,17 +35,25 @@ def windows(file, backbone, count, length):
     """The windows that rule `wikitext2` cuts from a text, by transformers' tokenizer: `[count, length]`."""
     from transformers import AutoTokenizer
 
-    ids = AutoTokenizer.from_pretrained(backbone)(joined(file))["input_ids"]
+    folder, options = place(backbone)
+    ids = AutoTokenizer.from_pretrained(folder, **options)(joined(file))["input_ids"]
     assert len(ids) >= count * length, f"{file}: {len(ids)} tokens are fewer than {count} windows of {length}"
     return [ids[start : start + length] for start in range(0, count * length, length)]
 
 
-def load(folder, kind="float32"):
+def place(backbone):
+    """The folder of a backbone, and what transformers has to be told where it is a GGUF file."""
+    path = Path(backbone)
+    return (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
+
+
+def load(backbone, kind="float32"):
     import torch
     from transformers import AutoModelForCausalLM
 
-    code = (Path(folder) / "modeling_ghostlab.py").exists()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind), trust_remote_code=code).eval()
+    folder, options = place(backbone)
+    code = (folder / "modeling_ghostlab.py").exists()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind), trust_remote_code=code, **options).eval()
 
 
 def losses(model, ids, batch):
@@ -71,11 +81,12 @@ def forward(bench):
     file = bench.new("forward") / "windows.json"
     file.write_text(json.dumps(ids))
     for how in bench.of_types((("f32", "float32", LOSS, "1.5"), ("bf16", "bfloat16", LOSS_BF16, "2"))):
-        yield forward_in(bench, "forward", bench.backbone, (file, ids), how)
+        yield from forward_in(bench, "forward", bench.backbone, (file, ids), how)
 
 
 def forward_in(bench, part, backbone, given, how):
-    """Both sides in one float type: products in bf16 of ours, everything in it of theirs."""
+    """Both sides in one float type: products in bf16 of ours, everything in it of theirs. In bf16 also without AMX of theirs,
+    where the processor has it."""
     (file, ids), (kind, theirs_kind, tolerance, aim) = given, how
     count, length = len(ids), len(ids[0])
     driver, model = bench.started("forward", backbone, file, kind), load(backbone, theirs_kind)
@@ -92,17 +103,32 @@ def forward_in(bench, part, backbone, given, how):
         found = losses(model, ids, batch)
         return time.perf_counter() - started, found
 
-    seconds, (mine, other) = bench.by_turns(ours, theirs)
-    driver.communicate()
-    apart = difference("the loss of each window", mine, other, tolerance)
-    speed = [f"{count * length / statistics.median(of):,.0f}" for of in seconds]
-    notes = [
-        f"{speed[0]} tokens/s against {speed[1]}",
-        f"perplexity {perplexity(mine):.5f} and {perplexity(other):.5f}",
-        f"transformers in batches of {batch}",
-    ]
-    what = f"dense forward with head and loss in {kind}, {count} windows of {length}"
-    return Row(part, what, f"transformers in {kind}", *seconds, f"losses {apart:.0e} ({tolerance:.0e})", aim, notes)
+    limited = [Limited(bench, limit, backbone, file, theirs_kind, batch) for limit in bench.without_amx if kind == "bf16"]
+    (mine_seconds, *their_seconds), (mine, *others) = bench.by_turns(ours, theirs, *(side.round for side in limited))
+    for process in (driver, *(side.process for side in limited)):
+        process.communicate()
+    peers = [f"transformers in {kind}", f"transformers in {kind} without AMX"]
+    for peer, seconds, other in zip(peers, their_seconds, others):
+        apart = difference("the loss of each window", mine, other, tolerance)
+        notes = [f"perplexity {perplexity(mine):.5f} and {perplexity(other):.5f}", f"transformers in batches of {batch}"]
+        what, said = f"{kind}, {count} windows of {length}", f"losses {apart:.0e} ({tolerance:.0e})"
+        yield Row(part, what, peer, mine_seconds, seconds, said, aim if peer == peers[0] else "", notes, count * length)
+
+
+class Limited:
+    """transformers in a process whose oneDNN is limited by a variable, which it reads when it is loaded."""
+
+    def __init__(self, bench, limit, *arguments):
+        name, value = limit.split("=")
+        command = [sys.executable, Path(__file__).with_name("limited.py"), *map(str, arguments), str(bench.threads)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=os.environ | {name: value}, text=True, **pipes)
+        # Once for warming up.
+        self.round()
+
+    def round(self):
+        said = answer(self.process)
+        return said["seconds"], said["losses"]
 
 
 # Two layers of Llama-3.1-8B with its embedding and head.
@@ -129,7 +155,48 @@ def wide(bench):
     file = bench.folder / "wide.json"
     file.write_text(json.dumps(ids))
     for how in bench.of_types((("f32", "float32", LOSS, "1.2"), ("bf16", "bfloat16", LOSS_BF16, "1.3"))):
-        yield forward_in(bench, "wide", folder, (file, ids), how)
+        yield from forward_in(bench, "wide", folder, (file, ids), how)
+
+
+def whole(bench):
+    """Perplexity of a published model from its file on: ours from the program's start to its end, theirs without imports."""
+    named = os.environ.get("SMOLLM")
+    if not named:
+        print("whole: left out: SMOLLM names no GGUF file of SmolLM2-135M", flush=True)
+        return
+    count, length = bench.size((32, 512), (2, 64))
+    test, file = text(bench.real, "test"), bench.new("whole") / "grid.yaml"
+    grid = {
+        "name": "whole",
+        "backbones": {"dense": {"path": str(Path(named).resolve())}},
+        "corpora": {"test": {"path": str(test), "rule": "wikitext2", "limit": count}},
+        "backbone": ["dense"],
+        "evaluate": {"perplexity": {"corpus": "test", "length": length}},
+    }
+    file.write_text(json.dumps(grid))
+    for kind, theirs_kind, tolerance, aim in bench.of_types((("f32", "float32", LOSS, "1.4"), ("bf16", "bfloat16", LOSS_BF16, "1.5"))):
+        model, ids = load(named, theirs_kind), windows(test, named, count, length)
+        batch = fastest(bench.size((1, 2, 4), (2,)), lambda size: losses(model, ids[:4], size))
+        del model
+
+        def ours():
+            store, results = bench.new("whole/store"), bench.new("whole/results")
+            seconds, _ = bench.program("run", file, "--store", store, "--results", results, "--dtype", kind)
+            with open(next(results.rglob("results.csv")), newline="") as table:
+                (row,) = csv.DictReader(table)
+            return seconds, math.log(next(float(value) for name, value in row.items() if name.startswith("ppl ")))
+
+        def theirs():
+            started = time.perf_counter()
+            found = losses(load(named, theirs_kind), windows(test, named, count, length), batch)
+            return time.perf_counter() - started, statistics.fmean(found)
+
+        seconds, (mine, other) = bench.by_turns(ours, theirs)
+        apart = difference("the mean loss", [mine], [other], tolerance)
+        notes = [f"from {Path(named).name}; {count} windows", f"transformers in batches of {batch}, loading included"]
+        said = f"losses {apart:.0e} ({tolerance:.0e})"
+        what = f"{kind}, SmolLM2-135M, windows of {length}"
+        yield Row("whole", what, f"transformers in {kind}", *seconds, said, aim, notes, count * length)
 
 
 def generate(bench):
@@ -202,13 +269,12 @@ def generate_in(bench, part, backbone, given, how, cuts=()):
     all_tokens = len(prompts) * new * (1 + len(cuts))
     if kind == "f32" and alike < all_tokens:
         raise Differs(f"greedy tokens: {alike} of {all_tokens} alike")
-    speed = [f"{all_tokens / statistics.median(of):,.1f}" for of in seconds]
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
-    what = f"{len(prompts)} prompts of {len(prompts[0])} tokens, {new} greedy ones behind each, {batch} together, C = {channels}, {kind}"
+    what = f"{len(prompts)} prompts of {len(prompts[0])} tokens, {new} new each, {batch} together, C = {channels}, {kind}"
     if cuts:
         what += f", dense and {len(cuts)} cuts"
-    notes = [f"{speed[0]} tokens/s against {speed[1]}"]
-    return Row(part, what, f"transformers in {kind}", *seconds, f"{alike} of {all_tokens} tokens alike", "", notes)
+    said = f"{alike} of {all_tokens} tokens alike"
+    return Row(part, what, f"transformers in {kind}", *seconds, said, tokens=all_tokens)
 
 
 def cell_of(folder):
@@ -332,5 +398,5 @@ def late(bench):
 
     seconds, _ = bench.by_turns(timed("shared"), timed("separate"))
     driver.communicate()
-    what = f"what sharing gives there: the {cells} cells together, and cell by cell"
+    what = f"{cells} cells together against one by one"
     yield Row("late", what, "ghostlab, cell by cell", *seconds, "", "", [f"cost model: {variants.predicted():.2f}"])

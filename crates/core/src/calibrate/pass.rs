@@ -8,6 +8,7 @@ use super::activations::{ActivationShape, Activations, HookPoint, InMemory, Spoo
 use super::similarity::{Pair, Similarities};
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
+use crate::linalg::simd;
 use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Trie, together};
 
 /// What a grid needs of one calibration.
@@ -173,13 +174,28 @@ impl BatchObserver for Taps<'_, '_> {
 }
 
 fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &Batch, first: usize) -> Result<()> {
-    let Some(at) = stream.par_iter().position_first(|v| !v.is_finite()) else { return Ok(()) };
+    let Some(at) = first_not_finite(stream) else { return Ok(()) };
     let row = at / channels;
     let segment = batch.segments.iter().position(|rows| rows.contains(&row)).unwrap_or(0);
     Err(Error::job("an activation is not a finite number")
         .at(format!("residual stream entering layer {boundary}, calibration sequence {}", first + segment))
         .found(format!("{} at token {}, channel {}", stream[at], row - batch.segments[segment].start, at % channels))
         .hint("the backbone overflows on this text: check its weights and float type"))
+}
+
+/// Returns the place of the first number that is an infinity or a NaN.
+fn first_not_finite(numbers: &[f32]) -> Option<usize> {
+    const BLOCK: usize = 1 << 14;
+    let block = numbers.par_chunks(BLOCK).position_first(has_not_finite)?;
+    let within = numbers[block * BLOCK..].iter().position(|number| !number.is_finite())?;
+    Some(block * BLOCK + within)
+}
+
+/// Whether a number is an infinity or a NaN, whose exponents are all ones.
+fn has_not_finite(numbers: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    // No early end: a loop without one runs on whole vectors.
+    simd::in_widest!(numbers.iter().fold(false, |any, number| any | (number.to_bits() & EXPONENT == EXPONENT)))
 }
 
 #[cfg(test)]
@@ -203,5 +219,15 @@ mod tests {
             }
         }
         assert_eq!(engine.copied(), 3, "the boundaries 0 and 1, whose numbers are checked, and one middle");
+    }
+
+    #[test]
+    fn first_number_not_finite_is_found_in_any_block() {
+        let mut numbers = vec![f32::MAX; 40_000];
+        assert_eq!(first_not_finite(&numbers), None);
+        for (at, number) in [(39_999, f32::NAN), (16_384, f32::NEG_INFINITY), (16_383, f32::INFINITY), (0, -f32::NAN)] {
+            numbers[at] = number;
+            assert_eq!(first_not_finite(&numbers), Some(at));
+        }
     }
 }

@@ -6,6 +6,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::linalg::simd;
+
 /// What the cosine is taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -112,16 +114,20 @@ fn cosine(dot: f64, x: f64, y: f64) -> f64 {
 }
 
 fn channel_series(x: &[f32], y: &[f32], channels: usize) -> f64 {
-    let mut sums = vec![[0.0f64; 3]; channels];
-    for (x, y) in x.chunks_exact(channels).zip(y.chunks_exact(channels)) {
-        for ((sums, &x), &y) in sums.iter_mut().zip(x).zip(y) {
-            let (x, y) = (f64::from(x), f64::from(y));
-            sums[0] += x * y;
-            sums[1] += x * x;
-            sums[2] += y * y;
+    let (mut dots, mut xs, mut ys) = (vec![0.0f64; channels], vec![0.0f64; channels], vec![0.0f64; channels]);
+    simd::in_widest!({
+        for (x, y) in x.chunks_exact(channels).zip(y.chunks_exact(channels)) {
+            let sums = dots.iter_mut().zip(&mut xs).zip(&mut ys);
+            for (((dot, xx), yy), (&x, &y)) in sums.zip(x.iter().zip(y)) {
+                let (x, y) = (f64::from(x), f64::from(y));
+                *dot += x * y;
+                *xx += x * x;
+                *yy += y * y;
+            }
         }
-    }
-    sums.iter().map(|[dot, x, y]| cosine(*dot, *x, *y)).sum::<f64>() / channels as f64
+    });
+    let sums = dots.iter().zip(&xs).zip(&ys);
+    sums.map(|((&dot, &x), &y)| cosine(dot, x, y)).sum::<f64>() / channels as f64
 }
 
 fn last_token_angle(x: &[f32], y: &[f32], channels: usize) -> f64 {

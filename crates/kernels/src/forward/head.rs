@@ -4,13 +4,18 @@ use rayon::prelude::*;
 
 use super::scratch::scratch;
 use super::{Laid, Norm, Prediction, ScoredRow, block_rows};
-use crate::linalg::gemm::{MatrixView, Update, profile};
+use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
-/// Rows and vocabulary entries of one tile of logits: it stays in a core's cache whatever the vocabulary's size.
-const TILE_ROWS: usize = 128;
+/// Vocabulary entries of one tile of logits, which stays in a core's cache whatever the vocabulary's size.
 const TILE_VOCAB: usize = 1024;
+
+/// Returns the rows of one tile of logits. More rows read the weights less often. Results do not depend on them.
+fn tile_rows() -> usize {
+    const LARGE_SECOND_LEVEL: usize = 2 << 20;
+    if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
+}
 
 /// What stands before and behind the output projection: the final norm, and what logits are bounded by.
 #[derive(Clone, Copy)]
@@ -49,7 +54,7 @@ fn predictions_of<K: Kind>(
     // Targets of one row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     // Few rows against a whole vocabulary are work enough for a task.
-    let step = block_rows(rows.len(), 1, TILE_ROWS);
+    let step = block_rows(rows.len(), 1, tile_rows());
     rows.par_chunks_mut(step)
         .map(|rows| {
             let mut normed = scratch(rows.len() * channels);

@@ -1,5 +1,8 @@
 //! Linear layers and the MLP, with norms and residual additions fused in.
 
+use std::mem::MaybeUninit;
+use std::ptr;
+
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
@@ -118,13 +121,11 @@ pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Linear<'_>
 /// `x [rows, inner]`, `residual [rows, outer]`; result `[rows, outer]`.
 pub fn linear(x: &[f32], inner: usize, of: Linear<'_>, after: Option<Norm<'_>>, residual: Option<&[f32]>) -> Vec<f32> {
     let outer = of.weight.outer();
-    let mut out = destination(x.len() / inner * outer, after, residual);
-    each_block(x, inner, &mut out, outer, |x, first, out, few| {
+    new_blocks(x, inner, outer, beneath(after, residual), |x, first, out, few| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
         write(x, of, few, out, after, residual);
-    });
-    out
+    })
 }
 
 /// `act(norm(x)·G) * (norm(x)·U) · D`, then like [`linear`].
@@ -139,9 +140,8 @@ pub fn mlp(
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let (rows, width) = (x.len() / channels, of.gate_up.weight.outer() / 2);
-    let mut out = destination(rows * channels, after, residual);
-    each_block(x, channels, &mut out, channels, |x, first, out, few| {
+    let width = of.gate_up.weight.outer() / 2;
+    new_blocks(x, channels, channels, beneath(after, residual), |x, first, out, few| {
         let block = x.len() / channels;
         let normed = before.map(|norm| normed(x, norm));
         let mut hidden = scratch(block * 2 * width);
@@ -160,8 +160,7 @@ pub fn mlp(
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
         write(activations, of.down, few, out, after, residual);
-    });
-    out
+    })
 }
 
 /// `x·diag(d)`.
@@ -214,22 +213,48 @@ pub fn add(x: &mut [f32], y: &[f32]) {
     simd::in_widest!(simd::add(x, y));
 }
 
-/// The product adds straight to a copy of the residual stream, unless a norm of the product stands between.
-fn destination(len: usize, after: Option<Norm<'_>>, residual: Option<&[f32]>) -> Vec<f32> {
-    match (after, residual) {
-        (None, Some(residual)) => residual.to_vec(),
-        _ => vec![0.0; len],
-    }
+/// Returns what the product is added to: the residual stream, unless a norm of the product stands between.
+fn beneath<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
+    residual.filter(|_| after.is_none())
+}
+
+/// Allocates `[rows, outer]` and runs `task` on its blocks as [`each_block`] does. Each block begins as a copy of its rows of
+/// `beneath`, or as zeros. The tasks write it first, because a copy by one thread would keep the others waiting.
+fn new_blocks(
+    x: &[f32],
+    inner: usize,
+    outer: usize,
+    beneath: Option<&[f32]>,
+    task: impl Fn(&[f32], usize, &mut [f32], bool) + Sync,
+) -> Vec<f32> {
+    let len = x.len() / inner * outer;
+    assert!(beneath.is_none_or(|rows| rows.len() == len), "a residual stream of another shape");
+    let mut out: Vec<f32> = Vec::with_capacity(len);
+    each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, few| {
+        match beneath {
+            Some(rows) => {
+                let rows = &rows[first * outer..];
+                block.iter_mut().zip(rows).for_each(|(number, &row)| _ = number.write(row));
+            }
+            None => block.fill(MaybeUninit::new(0.0)),
+        }
+        // SAFETY: every number of the block was written just now.
+        let block = unsafe { &mut *(ptr::from_mut(block) as *mut [f32]) };
+        task(x, first, block, few);
+    });
+    // SAFETY: the blocks are all of the `len` numbers, and each was written.
+    unsafe { out.set_len(len) };
+    out
 }
 
 /// Runs `task` on blocks of rows, side by side: a block of `x`, its first row, its block of `out`, and whether it is the only
 /// one.
-fn each_block(
+fn each_block<T: Send>(
     x: &[f32],
     inner: usize,
-    out: &mut [f32],
+    out: &mut [T],
     outer: usize,
-    task: impl Fn(&[f32], usize, &mut [f32], bool) + Sync,
+    task: impl Fn(&[f32], usize, &mut [T], bool) + Sync,
 ) {
     let rows = x.len() / inner;
     let step = block_rows(rows, LEAST_ROWS, MOST_ROWS);

@@ -7,7 +7,7 @@
 use super::amx;
 use super::bf16_tile::Bf16Tile;
 use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, ROWS, TileOut, lay_panel};
+use super::panels::{Kind, LANES, PanelPiece, ROWS, TileOut, lay_panel};
 use super::simd;
 
 /// Weights in bf16, pairs of them in one word.
@@ -57,8 +57,8 @@ impl Kind for Bf16 {
     }
 
     #[inline]
-    fn multiply(rows: &Bf16Rows, height: usize, panel: &[u32], out: TileOut<'_>) {
-        Bf16Tile::best().multiply((&rows.words, rows.row_words), panel, height, out);
+    fn multiply(rows: &Bf16Rows, height: usize, piece: PanelPiece<'_, u32>, out: TileOut<'_>) {
+        Bf16Tile::best().multiply((&rows.words, rows.row_words), piece.words, height, out);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Products with weights in f32: the tiles of [`super::panels`], by the instructions that the processor has.
 
-use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, TileOut, lay_panel, piece};
+use super::gemm::{MatrixView, second_level_cache};
+use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel, piece};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 
@@ -38,9 +38,18 @@ impl Kind for F32 {
         x
     }
 
+    /// One piece of the sums, where all rows exceed half of a core's second cache and their piece does not. The other half
+    /// holds panels and sums.
+    fn sweep(height: usize, inner: usize) -> usize {
+        let room = second_level_cache() / 2;
+        let fits = |numbers: usize| height * numbers * size_of::<f32>() <= room;
+        if !fits(inner) && fits(piece(inner)) { piece(inner) } else { inner }
+    }
+
     #[inline]
-    fn multiply(rows: &MatrixView<'_, f32>, height: usize, panel: &[f32], out: TileOut<'_>) {
-        F32Tile::best().multiply(rows.elements(), height, panel, piece(rows.width()), out);
+    fn multiply(rows: &MatrixView<'_, f32>, height: usize, part: PanelPiece<'_, f32>, out: TileOut<'_>) {
+        let (numbers, apart) = rows.elements();
+        F32Tile::best().multiply((&numbers[part.first..], apart), height, &part, piece(rows.width()), out);
     }
 }
 
@@ -79,27 +88,36 @@ impl F32Tile {
         }
     }
 
-    /// Rows with one panel, in pieces of so many numbers along `inner`. The rows' starts lie a stride apart.
+    /// Multiplies rows with one part of a panel, in pieces of `piece` numbers along `inner`. The rows' starts lie a stride
+    /// apart.
     ///
     /// # Shapes
-    /// `x [rows, inner]`, `panel [inner, lanes]`; panics where there are fewer.
+    /// `x [rows, inner]`, `part.words [inner, lanes]`; panics where there are fewer.
     #[inline]
-    fn multiply(self, x: (&[f32], usize), rows: usize, panel: &[f32], piece: usize, mut out: TileOut<'_>) {
-        let (inner, (numbers, apart)) = (panel.len() / self.lanes(), x);
+    fn multiply(self, x: (&[f32], usize), rows: usize, part: &PanelPiece<'_, f32>, piece: usize, mut out: TileOut<'_>) {
+        let (inner, (numbers, apart)) = (part.words.len() / self.lanes(), x);
         assert!(rows > 0 && (rows - 1) * apart + inner <= numbers.len());
-        // A piece of a panel stays in a near cache for all rows.
-        for (index, panel) in panel.chunks(piece * self.lanes()).enumerate() {
-            self.multiply_piece((&numbers[index * piece..], apart), rows, panel, &mut out);
+        // A piece of a panel stays in a near cache for all rows. What follows it is fetched meanwhile.
+        let mut pieces = part.words.chunks(piece * self.lanes()).enumerate().peekable();
+        while let Some((index, words)) = pieces.next() {
+            let next = pieces.peek().map_or(&part.next[..part.next.len().min(words.len())], |&(_, words)| words);
+            self.multiply_piece((&numbers[index * piece..], apart), rows, [words, next], &mut out);
             out.adds = true;
         }
     }
 
-    /// The same of one piece.
+    /// Multiplies rows with one piece of a panel, and prefetches the `next` one.
     ///
     /// # Shapes
     /// `x [rows, piece]`, `panel [piece, lanes]`.
     #[inline]
-    fn multiply_piece(self, (x, apart): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
+    fn multiply_piece(
+        self,
+        (x, apart): (&[f32], usize),
+        rows: usize,
+        [panel, next]: [&[f32]; 2],
+        out: &mut TileOut<'_>,
+    ) {
         assert!((rows - 1) * apart + panel.len() / self.lanes() <= x.len());
         match self {
             Self::Plain => plain((x, apart), rows, panel, out),
@@ -108,22 +126,50 @@ impl F32Tile {
             // that are written.
             Self::Avx512 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
+                let mut ahead = Ahead::new(next, rows.div_ceil(ROWS));
                 for top in (0..rows).step_by(ROWS) {
                     let (x, place) = ((&x[top * apart..], apart), (first.add(top * stride), stride));
-                    let height = ROWS.min(rows - top);
-                    by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, panel, place, adds));
+                    let (height, fetched) = (ROWS.min(rows - top), ahead.share());
+                    by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, [panel, fetched], place, adds));
                 }
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above. Of sixteen registers twelve hold the sums of six rows.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
+                let mut ahead = Ahead::new(next, rows.div_ceil(6));
                 for tile in tiles(rows, 6) {
                     let (x, place) = ((&x[tile.start * apart..], apart), (first.add(tile.start * stride), stride));
-                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, panel, place, adds));
+                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.share()], place, adds));
                 }
             },
         }
+    }
+}
+
+/// A piece of a panel that the tiles before it prefetch, each tile an equal share.
+#[cfg(target_arch = "x86_64")]
+struct Ahead<'a> {
+    left: &'a [f32],
+    share: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<'a> Ahead<'a> {
+    /// Tiles that a piece is spread over at least. Fewer are done before memory answers, and the hardware's prefetcher
+    /// follows their panels as well.
+    const MIN_TILES: usize = 4;
+
+    fn new(next: &'a [f32], tiles: usize) -> Self {
+        let share = next.len().div_ceil(tiles.max(1)).next_multiple_of(x86::CACHE_LINE);
+        Self { left: if tiles < Self::MIN_TILES { &[] } else { next }, share }
+    }
+
+    /// Takes the share of one tile.
+    fn share(&mut self) -> &'a [f32] {
+        let (share, left) = self.left.split_at(self.share.min(self.left.len()));
+        self.left = left;
+        share
     }
 }
 
@@ -145,9 +191,21 @@ fn plain((x, apart): (&[f32], usize), rows: usize, panel: &[f32], out: &mut Tile
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
-        _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+        _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps,
+        _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps,
+        _mm512_setzero_ps, _mm512_storeu_ps,
     };
+
+    /// Numbers of a cache line.
+    pub(super) const CACHE_LINE: usize = 16;
+
+    /// Asks for the cache line of a number, whatever the address.
+    #[inline(always)]
+    #[allow(unused_unsafe, reason = "the intrinsic was unsafe in earlier releases of Rust")]
+    fn prefetch<const LEVEL: i32>(number: *const f32) {
+        // SAFETY: a prefetch reads nothing that the program sees, and does not fault.
+        unsafe { _mm_prefetch::<LEVEL>(number.cast()) };
+    }
 
     /// A tile: so many registers of so many numbers a row.
     macro_rules! tile {
@@ -159,13 +217,23 @@ mod x86 {
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name<const R: usize>(
                 (x, apart): (&[f32], usize),
-                panel: &[f32],
+                [panel, ahead]: [&[f32]; 2],
                 (out, stride): (*mut f32, usize),
                 adds: bool,
             ) {
                 let (x, weights) = (x.as_ptr(), panel.as_ptr());
                 let mut parts = [[$zero(); 2]; R];
+                for row in 0..R {
+                    // The first and the last line of the row's sums: they are asked for before they are needed.
+                    let sums = out.wrapping_add(row * stride);
+                    prefetch::<_MM_HINT_T0>(sums);
+                    prefetch::<_MM_HINT_T0>(sums.wrapping_add(2 * $width - 1));
+                }
+                let mut ahead = ahead.chunks(CACHE_LINE);
                 for k in 0..panel.len() / (2 * $width) {
+                    if let Some(line) = ahead.next() {
+                        prefetch::<_MM_HINT_T1>(line.as_ptr());
+                    }
                     // SAFETY: line `k` ends inside the panel.
                     let line = unsafe {
                         let line = weights.add(2 * k * $width);
@@ -215,13 +283,31 @@ mod tests {
         let (lanes, inner) = (tile.lanes(), panel.len() / LANES);
         for first in (0..LANES).step_by(lanes) {
             let panel: Vec<f32> = panel.chunks(LANES).flat_map(|line| &line[first..first + lanes]).copied().collect();
-            tile.multiply((x, inner), rows, &panel, 128, TileOut::new(&mut sums[first..], [lanes, LANES], adds));
+            let part = PanelPiece { first: 0, words: &panel, next: &panel };
+            tile.multiply((x, inner), rows, &part, 128, TileOut::new(&mut sums[first..], [lanes, LANES], adds));
         }
         sums
     }
 
-    const SHAPES: [(usize, usize, usize); 7] =
-        [(2, 3, 5), (3, 7, 65), (8, 64, 32), (13, 65, 70), (20, 300, 96), (67, 700, 130), (9, 1500, 200)];
+    /// Rows, `inner` and `outer`. The last two take several sweeps on processors with small and with large caches.
+    const SHAPES: [(usize, usize, usize); 9] = [
+        (2, 3, 5),
+        (3, 7, 65),
+        (8, 64, 32),
+        (13, 65, 70),
+        (20, 300, 96),
+        (67, 700, 130),
+        (9, 1500, 200),
+        (100, 2200, 70),
+        (260, 2200, 70),
+    ];
+
+    #[test]
+    fn many_long_rows_are_multiplied_in_several_sweeps() {
+        let sweeps = |rows: usize| 2200usize.div_ceil(F32::sweep(rows, 2200));
+        assert!(sweeps(100) > 1 || sweeps(260) > 1, "no shape of these tests takes several sweeps");
+        assert_eq!(sweeps(8), 1);
+    }
 
     #[test]
     fn a_product_is_that_of_the_gemm_crate_to_the_bit() {

@@ -173,6 +173,11 @@ pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize)
     }
 }
 
+/// Returns the bytes of a core's second-level cache, by which the crate cuts its products as well.
+pub(crate) fn second_level_cache() -> usize {
+    gemm_common::cache::CACHE_INFO[1].cache_bytes
+}
+
 fn run<T: Element>(
     destination: &mut MatrixViewMut<'_, T>,
     into: Update,

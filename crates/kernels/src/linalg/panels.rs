@@ -105,10 +105,20 @@ pub trait Kind: Sized {
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
 
-    /// So many rows, all that there are, with one panel.
-    fn multiply(rows: &Self::Rows<'_>, height: usize, panel: &[Self::Word], out: TileOut<'_>);
+    /// Whether the kernel takes consecutive panels together ([`Self::multiply_panels`]).
+    const JOINS_PANELS: bool = false;
 
-    /// Multiplies so many rows, all that there are, with consecutive panels.
+    /// Numbers along `inner` that every panel is multiplied with before the next ones follow. All of them by default.
+    /// Fewer keep their part of the rows in a core's cache. Sums do not depend on it.
+    fn sweep(height: usize, inner: usize) -> usize {
+        let _ = height;
+        inner
+    }
+
+    /// Multiplies all `height` rows with a piece of a panel.
+    fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOut<'_>);
+
+    /// Multiplies all `height` rows with consecutive whole panels.
     ///
     /// # Shapes
     /// `panels [count, depth, lanes]`, `out [height, count * lanes]` with rows a stride apart.
@@ -121,12 +131,21 @@ pub trait Kind: Sized {
         (out, stride): (&mut [f32], usize),
         adds: bool,
     ) {
-        let (lanes, words) = (Self::lanes(), panels.len() / count.max(1));
-        for index in 0..count {
-            let panel = &panels[index * words..][..words];
-            Self::multiply(rows, height, panel, TileOut::new(&mut out[index * lanes..], [lanes, stride], adds));
+        let lanes = Self::lanes();
+        for (index, words) in panels.chunks_exact(panels.len() / count.max(1)).enumerate() {
+            let piece = PanelPiece { first: 0, words, next: &[] };
+            Self::multiply(rows, height, piece, TileOut::new(&mut out[index * lanes..], [lanes, stride], adds));
         }
     }
+}
+
+/// Lines of one panel that belong to one sweep.
+pub struct PanelPiece<'a, W> {
+    /// Number along `inner` that the first line belongs to.
+    pub(super) first: usize,
+    pub(super) words: &'a [W],
+    /// Piece that is multiplied next, for kernels that prefetch. Empty after the last one.
+    pub(super) next: &'a [W],
 }
 
 /// Weights `[inner, outer]` in panels: `[outer / lanes, depth of inner, lanes]`. The last panel is filled up with zeros.
@@ -181,6 +200,13 @@ impl<K: Kind> Panels<K> {
 
     pub fn outer(&self) -> usize {
         self.outer
+    }
+
+    /// Returns the lines of a panel for up to `numbers` numbers along `inner`, or nothing from its end on.
+    fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
+        let words = Self::panel(self.inner);
+        let [start, end] = [first, first + numbers].map(|number| K::depth(number.min(self.inner)) * K::lanes());
+        &self.words[panel * words..][start..end]
     }
 }
 
@@ -259,21 +285,39 @@ pub fn columns<K: Kind>(
     if height == 0 {
         return;
     }
-    let adds = into == Update::Add;
-    let words = Panels::<K>::panel(weights.inner);
-    let panels = &weights.words[range.start / lanes * words..];
-    let count = width / lanes;
-    K::multiply_panels(rows, height, &panels[..count * words], count, (&mut *destination, width), adds);
-    let (at, wide) = (count * lanes, width % lanes);
-    if wide > 0 {
-        // The last panel is wider than what is left.
-        let mut whole = vec![0.0; height * lanes];
-        for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
-            whole[..wide].copy_from_slice(&row[at..]);
-        }
-        K::multiply(rows, height, &panels[count * words..][..words], TileOut::new(&mut whole, [lanes; 2], adds));
-        for (row, whole) in destination.chunks_exact_mut(width).zip(whole.chunks_exact(lanes)) {
-            row[at..].copy_from_slice(&whole[..wide]);
+    let mut joined = 0;
+    if K::JOINS_PANELS {
+        joined = width / lanes;
+        let words = Panels::<K>::panel(weights.inner);
+        let panels = &weights.words[range.start / lanes * words..][..joined * words];
+        K::multiply_panels(rows, height, panels, joined, (&mut *destination, width), into == Update::Add);
+    }
+    let sweep = K::sweep(height, weights.inner).max(1);
+    for first in (0..weights.inner.max(1)).step_by(sweep) {
+        let adds = into == Update::Add || first > 0;
+        for column in (range.start + joined * lanes..range.end).step_by(lanes) {
+            let piece = PanelPiece {
+                first,
+                words: weights.piece(column / lanes, first, sweep),
+                next: match column + lanes < range.end {
+                    true => weights.piece(column / lanes + 1, first, sweep),
+                    false => weights.piece(range.start / lanes, first + sweep, sweep),
+                },
+            };
+            let (at, wide) = (column - range.start, lanes.min(range.end - column));
+            if wide == lanes {
+                K::multiply(rows, height, piece, TileOut::new(&mut destination[at..], [lanes, width], adds));
+                continue;
+            }
+            // The last panel is wider than what is left.
+            let mut whole = vec![0.0; height * lanes];
+            for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
+                whole[..wide].copy_from_slice(&row[at..at + wide]);
+            }
+            K::multiply(rows, height, piece, TileOut::new(&mut whole, [lanes; 2], adds));
+            for (row, whole) in destination.chunks_exact_mut(width).zip(whole.chunks_exact(lanes)) {
+                row[at..at + wide].copy_from_slice(&whole[..wide]);
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ pub use status::{AmxStatus, status};
 
 use super::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords};
 use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, TileOut};
+use super::panels::{Kind, LANES, PanelPiece, TileOut};
 use super::simd;
 
 /// Rows of a tile register.
@@ -80,9 +80,11 @@ impl Kind for Bf16Amx {
         PairRows { words, row_words, width }
     }
 
-    fn multiply(rows: &PairRows, height: usize, panel: &[u32], mut out: TileOut<'_>) {
+    const JOINS_PANELS: bool = true;
+
+    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
         let adds = out.adds;
-        Self::multiply_panels(rows, height, panel, 1, out.slice(), adds);
+        Self::multiply_panels(rows, height, piece.words, 1, out.slice(), adds);
     }
 
     fn multiply_panels(

@@ -1,0 +1,22 @@
+//! docs/performance.md is what tools/performance.py makes of benches/results.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The interpreter of `GHOSTLAB_PYTHON`, or the system's: the script uses nothing but the standard library.
+fn interpreter() -> String {
+    std::env::var("GHOSTLAB_PYTHON").ok().filter(|named| named != "skip").unwrap_or_else(|| "python3".to_string())
+}
+
+#[test]
+fn performance_page_is_made_from_the_recorded_results() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/performance.py");
+    let output = match Command::new(interpreter()).arg(script).arg("--check").output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && std::env::var_os("CI").is_none() => {
+            eprintln!("skipped: there is no Python to run tools/performance.py with");
+            return;
+        }
+        output => output.unwrap(),
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

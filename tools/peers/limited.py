@@ -1,0 +1,31 @@
+"""transformers' side of a dense forward, in a process of its own: a round for each line that comes in.
+
+`limited.py BACKBONE WINDOWS TYPE BATCH THREADS`; oneDNN reads the variables that limit it when torch is loaded.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path[1:1] = [str(Path(__file__).resolve().parents[1])]
+
+
+def main():
+    backbone, windows, kind, batch, threads = sys.argv[1:]
+    import logging
+
+    import torch
+    from text import load, losses
+
+    torch.set_num_threads(int(threads))
+    logging.disable(logging.WARNING)
+    ids, model = json.loads(Path(windows).read_text()), load(backbone, kind)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        found = losses(model, ids, int(batch))
+        print(json.dumps({"seconds": time.perf_counter() - started, "losses": found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
