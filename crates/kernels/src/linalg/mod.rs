@@ -2,6 +2,7 @@
 
 pub mod adam;
 pub mod bf16;
+mod dots;
 pub mod explained;
 pub mod float32;
 pub mod gemm;
