@@ -4,8 +4,7 @@
 //! | --- | --- |
 //! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`BarChart`] |
 //! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
-//! | 4, error of each channel | [`PanelChart`] |
-//! | 5, accuracy against depth | [`Curves`] |
+//! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
 //! | none: quality against speed and memory, of a search | [`Pareto`] |
 //!
@@ -45,7 +44,6 @@ mod font;
 mod frame;
 mod layers;
 pub mod palette;
-mod panels;
 mod pdf;
 mod png;
 mod scene;
@@ -58,7 +56,6 @@ pub use bars::{BarChart, BarValue, Dots, Series};
 pub use curves::{Curves, Dot, Level, Line, Pareto, Point};
 pub use frame::{Surroundings, Width};
 pub use layers::{DiagramRow, LayerDiagram};
-pub use panels::PanelChart;
 
 use crate::error::Result;
 
@@ -76,7 +73,6 @@ pub enum Plot {
     Curves(Curves),
     Dots(Dots),
     Layers(LayerDiagram),
-    Panels(PanelChart),
     Pareto(Pareto),
 }
 
@@ -127,7 +123,6 @@ impl Figure {
             Plot::Curves(curves) => curves.draw(&self.around, &mut scene),
             Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
             Plot::Layers(diagram) => diagram.draw(&self.around, &mut scene),
-            Plot::Panels(panels) => panels.draw(&self.around, &mut scene),
             Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
