@@ -217,6 +217,7 @@ fn sample() -> Page {
             ("commit".into(), "bb2179c0ffee0000000000000000000000000000".into()),
             ("command".into(), "ghostlab run experiments/table2.yaml --set depth=7,11".into()),
         ],
+        computed: Vec::new(),
         inputs: [("../models/llama-3-8b/model-00001-of-00004.safetensors".to_owned(), "8d4782b4a78a9acd".repeat(4))]
             .into(),
         files: vec![("CSV".into(), format!("{profile}/{name}.csv")), ("LaTeX".into(), format!("{profile}/{name}.tex"))],
@@ -240,6 +241,7 @@ fn sample() -> Page {
         title: "Ghosted Layers, made again".into(),
         made: "2026-11-21 14:50 UTC".into(),
         program: "ghostlab 0.1.0, commit bb2179c".into(),
+        answer: vec!["An answer in one sentence.".into()],
         headline: "table2".into(),
         profile_note:
             "The tiny backbones have 16 layers and were trained here; their numbers are compared by sign and \

@@ -27,7 +27,11 @@ pub(super) fn explain<'n>(
             (true, true) if PRINTED.contains(&ending.as_str()) => {
                 let digits = changed_numbers(&text(&one)?, &text(&other)?);
                 changed_digits += digits;
-                if digits == 0 { "its words differ".to_owned() } else { format!("{digits} printed numbers differ") }
+                if digits == 0 {
+                    "its words differ".to_owned()
+                } else {
+                    format!("{} changed", counted(digits, "printed number"))
+                }
             }
             (true, true) => "its contents differ".to_owned(),
             (true, false) if may_be_left_out(name) => {
@@ -52,13 +56,18 @@ fn frames(made: &Path, recorded: &Path) -> Result<String> {
     let FrameDifference { largest, rows, cells, other_columns } = difference;
     let mut parts = Vec::new();
     if let Some((column, apart)) = largest {
-        let of_cells = if cells.is_empty() { String::new() } else { format!(" of {} cells", cells.len()) };
-        parts.push(format!("{column} differs by at most {apart:.1e} ({rows} rows{of_cells})"));
+        let of_cells = if cells.is_empty() { String::new() } else { format!(" of {}", counted(cells.len(), "cell")) };
+        parts.push(format!("{column} differs by at most {apart:.1e} ({}{of_cells})", counted(rows, "row")));
     }
     if !other_columns.is_empty() {
         parts.push(format!("{} differs", other_columns.join(", ")));
     }
     Ok(if parts.is_empty() { "the same values, stored differently".to_owned() } else { parts.join(", ") })
+}
+
+/// `1 row`, `2 rows`
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn text(path: &Path) -> Result<String> {
@@ -106,10 +115,10 @@ mod tests {
         fs::write(made.join("a.md"), "one 1.5").unwrap();
         fs::write(recorded.join("a.md"), "two 1.5").unwrap();
         let said = explain(made, recorded, ["a.md", "documents.parquet"]).unwrap();
-        let difference = "documents.parquet: log_likelihood differs by at most 3.0e-7 (1 rows of 1 cells)";
+        let difference = "documents.parquet: log_likelihood differs by at most 3.0e-7 (1 row of 1 cell)";
         assert_eq!(said, ["a.md: its words differ", difference, "no printed digit changes"]);
         fs::write(made.join("a.md"), "one 1.6").unwrap();
-        assert_eq!(explain(made, recorded, ["a.md"]).unwrap(), ["a.md: 1 printed numbers differ"]);
+        assert_eq!(explain(made, recorded, ["a.md"]).unwrap(), ["a.md: 1 printed number changed"]);
         fs::remove_file(recorded.join("documents.parquet")).unwrap();
         let said = explain(made, recorded, ["documents.parquet"]).unwrap();
         assert!(said[0].contains("only its hash is in the record"), "{said:?}");

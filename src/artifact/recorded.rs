@@ -75,7 +75,8 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let findings = FindingDifference::of(&findings(ours), &findings(theirs));
     let is_rounding = findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, of)| *of <= ROUNDING);
     let mut rounding = Vec::new();
-    if is_rounding { &mut rounding } else { &mut different }.extend(findings.sentence());
+    let list = if is_rounding { &mut rounding } else { &mut different };
+    list.extend(findings.sentence());
     // `numbers.json` also names the program that wrote it.
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);

@@ -133,9 +133,9 @@ struct Square {
 pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 
 /// Counts verdicts; those that no claim has are left out.
-pub(super) fn verdicts(all: impl Iterator<Item = Judgement> + Clone) -> Vec<Verdicts> {
+pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
-        let count = all.clone().filter(|of| *of == verdict).count();
+        let count = all.iter().filter(|of| **of == verdict).count();
         (count > 0).then(|| (verdict.class(), verdict.sign(), count, verdict.of(count)))
     });
     counted.collect()
@@ -146,7 +146,7 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
     let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| {
-        let tally = verdicts(claims.iter().map(|(_, claim)| verdict(claim)));
+        let tally = verdicts(&claims.iter().map(|(_, claim)| verdict(claim)).collect::<Vec<_>>());
         let square = |(at, of): &(usize, &ClaimRow)| {
             let (word, sign) = (verdict(of).word(), verdict(of).sign());
             let says = format!("{word}: {}", of.claim.chars().take(90).collect::<String>());
