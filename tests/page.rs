@@ -217,6 +217,7 @@ fn sample() -> Page {
             ("commit".into(), "bb2179c0ffee0000000000000000000000000000".into()),
             ("command".into(), "ghostlab run experiments/table2.yaml --set depth=7,11".into()),
         ],
+        computed: Vec::new(),
         inputs: [("../models/llama-3-8b/model-00001-of-00004.safetensors".to_owned(), "8d4782b4a78a9acd".repeat(4))]
             .into(),
         files: vec![("CSV".into(), format!("{profile}/{name}.csv")), ("LaTeX".into(), format!("{profile}/{name}.tex"))],
@@ -240,6 +241,7 @@ fn sample() -> Page {
         title: "Ghosted Layers, made again".into(),
         made: "2026-11-21 14:50 UTC".into(),
         program: "ghostlab 0.1.0, commit bb2179c".into(),
+        answer: vec!["An answer in one sentence.".into()],
         headline: "table2".into(),
         profile_note:
             "The tiny backbones have 16 layers and were trained here; their numbers are compared by sign and \
@@ -370,7 +372,7 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
-    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 6 + 2, "every column can be sorted");
+    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "every column can be sorted");
     // With its standard error and the count behind it, and what it shares with other notes in its place.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();
@@ -379,20 +381,47 @@ fn a_browser_opens_the_note_that_the_address_names() {
     );
 }
 
-#[test]
-fn the_page_sorts_filters_and_fits_in_a_browser() {
-    let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/page.mjs");
-    let mut command = Command::new(node);
+/// Runs a script of `tests/browser` on a page; what it says.
+fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser").join(script);
+    let output = Command::new(node).arg(script).arg(page).args(pictures()).output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+/// The folder that pictures are kept in.
+fn pictures() -> Option<PathBuf> {
     let pictures = std::env::var_os("GHOSTLAB_SCREENSHOTS").map(PathBuf::from);
     if let Some(pictures) = &pictures {
         fs::create_dir_all(pictures).unwrap();
     }
-    command.arg(script).arg(written(pictures.as_deref().unwrap_or(folder.path()))).args(&pictures);
-    let output = command.output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}");
+    pictures
+}
+
+#[test]
+fn recorded_page_is_short_and_its_tables_scroll() {
+    let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+    let report = Command::new(env!("CARGO_BIN_EXE_ghostlab"))
+        .args(["report", "--results"])
+        .arg(results)
+        .arg("--reports")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    let said = read_in_browser(&node, "recorded.mjs", &folder.path().join("index.html"));
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 4, "{said}");
+}
+
+#[test]
+fn the_page_sorts_filters_and_fits_in_a_browser() {
+    let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let page = written(pictures().as_deref().unwrap_or(folder.path()));
+    let said = read_in_browser(&node, "page.mjs", &page);
     // Nothing was left out unsaid.
-    assert!(said.lines().filter(|line| line.starts_with("ok ")).count() == 25, "{said}");
+    assert!(said.lines().filter(|line| line.starts_with("ok ")).count() == 26, "{said}");
 }

@@ -794,14 +794,14 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     let page = String::from_utf8(fs::read(world.path("reports/index.html")).unwrap()).unwrap();
     assert!(page.contains("Races of the small table"), "the page shows them");
     let again = made(&world, &["reproduce", "races"]);
-    assert!(again.contains("races: as recorded in results/races/tiny, to the last digit"), "{again}");
+    assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
     made(&world, &["reproduce", "races", "--record"]);
     assert_eq!(all(), recorded, "recorded again");
     // Another order of the items is another run: the recorded one stays.
     let races = world.path("experiments/races.yaml");
     fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
     let other = made(&world, &["reproduce", "races"]);
-    assert!(other.contains("not as recorded in results/races/tiny"), "{other}");
+    assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
     let now = all();
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
     // What checks numbers passes over them.
@@ -833,7 +833,7 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
 
     // Made again of the store; recorded again; and anew elsewhere, where the large files were never brought.
     let again = made(&world, &["reproduce", "mini", "methods"]);
-    assert!(again.contains("mini: as recorded in results/mini/tiny, to the last digit"), "{again}");
+    assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
     assert!(again.contains("page of all artifacts: reports/index.html"), "{again}");
     assert_eq!(all(), recorded, "made again");
     made(&world, &["reproduce", "mini", "methods", "--record"]);
@@ -843,7 +843,7 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
         fs::remove_dir_all(&folder).or_else(|error| if folder.exists() { Err(error) } else { Ok(()) }).unwrap();
     }
     let elsewhere = made(&world, &["reproduce", "mini", "--store", "other"]);
-    assert!(elsewhere.contains("mini: as recorded"), "{elsewhere}");
+    assert!(elsewhere.contains("mini: identical to the recorded run"), "{elsewhere}");
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "what was not kept is there now");
     // What tells when it was made has another hash than the listed one: it is not brought back.
     let bare = |mut all: std::collections::BTreeMap<_, _>| {
@@ -861,7 +861,9 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
     let recorded = all();
     let said = made(&world, &["reproduce", "mini"]);
     assert!(
-        said.contains("mini: not as recorded in results/mini/tiny: 1 of 11 numbers, most by 1.00e-9 of its value"),
+        said.contains(
+            "mini: differs from the recorded run in results/mini/tiny: 1 of 11 numbers, most by 1.00e-9 of its"
+        ),
         "{said}"
     );
     assert!(said.contains("page of all artifacts: reports/here/index.html"), "{said}");
@@ -878,6 +880,49 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
 }
 
 #[test]
+fn run_with_recorded_numbers_stays_in_its_place() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini", "--record"]);
+    // A record of another processor: the last bit of a log-likelihood, and no number.
+    let record = world.path("results/mini/tiny/run.json");
+    let mut run = common::json(&record);
+    run["files"]["channels.parquet"] = "0".repeat(64).into();
+    let error = &mut run["cells"][1]["boundaries"][0]["boundary_mae"];
+    *error = (error.as_f64().unwrap() * (1.0 + 1e-12)).into();
+    fs::write(&record, run.to_string()).unwrap();
+    let parquet = world.path("results/mini/tiny/channels.parquet");
+    fs::remove_file(&parquet).unwrap();
+    fs::remove_dir_all(world.path("results/mini/tiny/every_eval_ever")).unwrap();
+
+    let said = made(&world, &["reproduce", "mini"]);
+    assert!(said.contains("mini: numbers identical to the recorded run in results/mini/tiny; "), "{said}");
+    assert!(said.contains("channels.parquet: only its hash is in the record"), "{said}");
+    assert!(said.contains("by at most 1.0e-12 of their value"), "{said}");
+    assert!(said.contains("no printed digit changes"), "{said}");
+    assert!(said.contains("page of all artifacts: reports/index.html"), "{said}");
+    assert!(!world.path("results/mini/tiny+here").exists(), "the run went somewhere else");
+    // What it says it has written is there.
+    let written = said.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
+    for file in written.split(", ") {
+        assert!(world.path(file).exists(), "{file} is not there: {said}");
+    }
+    assert!(!written.contains("channels.parquet"), "{written}");
+}
+
+#[test]
+fn listing_shows_the_date_in_the_record() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini"]);
+    let record = world.path("results/mini/tiny/run.json");
+    let mut run = common::json(&record);
+    run["finished"] = "2001-02-03T04:05:06Z".into();
+    fs::write(&record, run.to_string()).unwrap();
+    let listed = made(&world, &["reproduce"]);
+    let line = listed.lines().find(|line| line.starts_with("mini")).unwrap();
+    assert!(line.contains("2001-02-03T04:05:06Z"), "{listed}");
+}
+
+#[test]
 fn git_keeps_what_a_record_keeps_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let git = |arguments: &[&str]| {
@@ -889,6 +934,7 @@ fn git_keeps_what_a_record_keeps_and_nothing_else() {
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/.gitignore"), folder.path().join(".gitignore")).unwrap();
     let kept = [
         "reports/.ghostlab.sha256",
+        "reports/audit.html",
         "reports/index.html",
         "results/figure1/tiny/figure1.svg",
         "results/table1/table1.md",

@@ -181,8 +181,47 @@ pub fn printed(name: &str) -> String {
     name.to_owned()
 }
 
+/// Where the paper shows a table or figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PaperPlace {
+    /// Among the tables and figures before the appendix, counted from 0.
+    Main(usize),
+    /// Table of the appendix, by its number.
+    Appendix(usize),
+    /// Not in the paper.
+    Beyond,
+}
+
+impl PaperPlace {
+    /// Tables and figures of the paper before its appendix, in its order.
+    const MAIN: [&str; 10] =
+        ["figure1", "figure2", "figure3", "figure4", "table1", "table2", "table3", "table4", "table5", "figure5"];
+
+    /// Returns the place of an artifact, by its name.
+    pub fn of(name: &str) -> Self {
+        if let Some(place) = Self::MAIN.iter().position(|known| *known == name) {
+            return Self::Main(place);
+        }
+        name.strip_prefix("tableA").and_then(|number| number.parse().ok()).map_or(Self::Beyond, Self::Appendix)
+    }
+}
+
 /// Tables before figures, in the paper's order.
-pub fn order(name: &str) -> (bool, bool, usize, String) {
+fn order(name: &str) -> (bool, bool, usize, String) {
     let digits: String = name.chars().filter(char::is_ascii_digit).collect();
     (name.starts_with("figure"), name.contains('A'), digits.parse().unwrap_or(usize::MAX), name.to_owned())
+}
+
+#[cfg(test)]
+mod place_tests {
+    use super::*;
+
+    #[test]
+    fn artifacts_have_the_papers_order() {
+        let names = ["beyond", "tableA10", "figure5", "tableA4", "table2", "figure1", "table1", "tableAx"];
+        let mut sorted = names;
+        sorted.sort_by_key(|name| PaperPlace::of(name));
+        let expected = ["figure1", "table1", "table2", "figure5", "tableA4", "tableA10", "beyond", "tableAx"];
+        assert_eq!(sorted, expected);
+    }
 }

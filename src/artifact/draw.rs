@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::artifact::figure::{
-    Axis, BarChart, BarValue, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, PanelChart, Plot, Point,
-    Scale, Series, Surroundings, Width,
+    Axis, BarChart, BarValue, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Plot, Point, Scale,
+    Series, Surroundings, Width,
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
@@ -84,11 +84,26 @@ fn two_in_one_place(one: &str, other: &str) -> Error {
         .hint("leave one of the cells out, or name the option in the artifact's `named_options`")
 }
 
-/// Points of a curve of losses.
-const LOSS_POINTS: usize = 64;
+/// Points of a curve of losses. Each is a mean of several steps, so that the trend shows and not single sequences.
+const LOSS_POINTS: usize = 16;
 
-/// What the error of a point is, and why points of one depth do not stand above each other.
-const WHISKERS: &str = "Whiskers with caps: one standard error up and down; a short one ends within its point. Points of one depth are moved apart.";
+/// Note on the error bars of figure 5.
+const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";
+/// Note on the curves of figure 4.
+const ABOVE_ONE: &str = "Above 1 a channel is worse than without a repair.";
+
+/// Returns errors relative to those of the same channels in a baseline.
+fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
+    errors.iter().zip(baseline).map(|(error, base)| error / base).collect()
+}
+
+/// Returns a curve over values in ascending order: each at the middle of its share of all, in percent.
+fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
+    values.sort_by(f64::total_cmp);
+    let share = 100.0 / values.len() as f64;
+    let point = |(place, value)| Point { x: (place as f64 + 0.5) * share, y: Some(value), error: None };
+    values.into_iter().enumerate().map(point).collect()
+}
 
 /// What a figure is drawn from.
 pub(super) struct Drawer<'a> {
@@ -264,31 +279,41 @@ impl Drawer<'_> {
         })
     }
 
+    /// Returns the errors of the channels of a recovery's first boundary; empty where there are none.
+    fn channel_errors<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> &'a [f64] {
+        let boundary = self.cells(backbone, recovery).find_map(|result| result.boundaries.first());
+        boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
+    }
+
+    /// A curve for each recovery over its channels: the error relative to the error without a repair, sorted. Where the
+    /// figure shows no cell without a repair, the error itself.
     fn channels(&self, backbone: &str) -> Figure {
-        let line = |recovery: &String| {
-            let boundary = self.cells(backbone, recovery).find_map(|result| result.boundaries.first());
-            let errors =
-                boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default();
-            let point = |(channel, &error): (usize, &f64)| Point { x: channel as f64, y: Some(error), error: None };
-            Line {
-                method: recovery.clone(),
-                label: recovery::label(recovery).to_owned(),
-                points: errors.iter().enumerate().map(point).collect(),
-            }
-        };
-        // Ours is held against each of the others; without ours each stands alone.
-        let (mut ours, others): (Vec<String>, Vec<String>) =
+        let baseline = self.channel_errors(backbone, recovery::NONE);
+        let (ours, others): (Vec<String>, Vec<String>) =
             self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
-        let against = if ours.is_empty() { None } else { Some(ours.remove(0)) };
-        let panels: Vec<String> = [others, ours].concat();
-        let (panels, against) = if panels.is_empty() { (Vec::from_iter(against), None) } else { (panels, against) };
-        let plot = Plot::Panels(PanelChart {
-            x: Axis { label: "Channel".into(), ..Axis::default() },
-            y: self.axis(),
-            lines: panels.iter().map(line).collect(),
-            against: against.as_ref().map(line),
+        // Ours is drawn on top.
+        let mut recoveries = [others, ours].concat();
+        let is_relative = !baseline.is_empty() && recoveries.iter().any(|recovery| recovery != recovery::NONE);
+        recoveries.retain(|recovery| !is_relative || recovery != recovery::NONE);
+        let line = |recovery: &String| {
+            let errors = self.channel_errors(backbone, recovery);
+            let values = if is_relative { ratios(errors, baseline) } else { errors.to_vec() };
+            let (method, label) = (recovery.clone(), recovery::label(recovery).to_owned());
+            Line { method, label, points: sorted_points(values) }
+        };
+        let pruned = Level { method: recovery::NONE.into(), label: recovery::label(recovery::NONE).into(), value: 1.0 };
+        let mut y = self.axis();
+        if is_relative {
+            y.label = format!("{} relative to no repair", y.label);
+        }
+        let plot = Plot::Curves(Curves {
+            x: Axis { label: "Channels, sorted for each method".into(), unit: "%".into(), ..Axis::default() },
+            y,
+            lines: recoveries.iter().map(line).collect(),
+            levels: if is_relative { vec![pruned] } else { Vec::new() },
         });
-        self.figure(Some(backbone), self.cut_of(backbone), false, plot)
+        let note = if is_relative { ABOVE_ONE } else { "" };
+        self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
     }
 
     fn depths(&self, backbone: &str) -> Figure {
@@ -311,7 +336,7 @@ impl Drawer<'_> {
             lines: self.recoveries().iter().map(line).collect(),
             levels: dense.map(level).into_iter().collect(),
         });
-        let note = if has_errors { WHISKERS } else { "" };
+        let note = if has_errors { ERROR_BARS } else { "" };
         self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
     }
 
@@ -353,6 +378,14 @@ impl Drawer<'_> {
 mod tests {
     use super::*;
     use crate::grid::Method;
+
+    #[test]
+    fn channel_curve_is_sorted_and_relative_to_baseline() {
+        let points = sorted_points(ratios(&[3.0, 1.0, 4.0, 2.0], &[2.0, 2.0, 2.0, 4.0]));
+        let found: Vec<(f64, Option<f64>)> = points.iter().map(|point| (point.x, point.y)).collect();
+        assert_eq!(found, [(12.5, Some(0.5)), (37.5, Some(0.5)), (62.5, Some(1.5)), (87.5, Some(2.0))]);
+        assert!(sorted_points(Vec::new()).is_empty());
+    }
 
     #[test]
     fn curves_of_one_recovery_are_told_apart_by_what_they_differ_in() {

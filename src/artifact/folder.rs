@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::recorded;
+use super::page_part::PagePart;
+use super::recorded::{self, RecordComparison};
 use crate::error::{Error, Result};
 use crate::files::output::{Draft, Manifest, OutputFolder};
 use crate::files::regular;
@@ -25,8 +26,8 @@ pub struct ResultsFolder {
 enum Record {
     /// There is none in its place.
     None,
-    /// It will be the recorded one.
-    This,
+    /// It will be the recorded one. Times that are noise are refused unless `may_be_noisy`.
+    This { may_be_noisy: bool },
     /// The recorded one has its place: what says something else goes beside it.
     Kept { beside: OutputFolder },
 }
@@ -67,11 +68,11 @@ impl ResultsFolder {
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
     }
 
-    /// The same for a run that will be the recorded one.
+    /// The same for a run that will be the recorded one; times that are noise are recorded only where it `may_be_noisy`.
     ///
     /// # Errors
     /// It is not that of the artifact as it is described.
-    pub fn recording(self) -> Result<Self> {
+    pub fn recording(self, may_be_noisy: bool) -> Result<Self> {
         if !self.as_described {
             return Err(Error::bad_input("only an artifact as it is described is recorded")
                 .at(self.path().display().to_string())
@@ -79,12 +80,17 @@ impl ResultsFolder {
                 .found(self.description.parts().join(", "))
                 .hint("leave --record out; what the run makes has a folder of its own"));
         }
-        Ok(Self { record: Record::This, ..self })
+        Ok(Self { record: Record::This { may_be_noisy }, ..self })
     }
 
     /// Whether what is written there is the recorded run.
     pub fn records(&self) -> bool {
-        matches!(self.record, Record::This)
+        matches!(self.record, Record::This { .. })
+    }
+
+    /// Whether the run will be the recorded one, and its times must not be noise.
+    pub fn needs_quiet_times(&self) -> bool {
+        matches!(self.record, Record::This { may_be_noisy: false })
     }
 
     /// A folder of a table that no grid is behind.
@@ -139,7 +145,7 @@ impl ResultsFolder {
     fn filled(&self) -> &OutputFolder {
         match &self.record {
             Record::Kept { beside } => beside,
-            Record::None | Record::This => &self.output,
+            Record::None | Record::This { .. } => &self.output,
         }
     }
 
@@ -179,49 +185,90 @@ impl ResultsFolder {
         self.filled().stage()
     }
 
-    /// Puts what was written in its place. The recorded run is replaced by another recorded one only, and by nothing that
-    /// says the same: a repository then has no change. What it lacks there, because a repository keeps no large files, is
-    /// put beside it where it is to the byte what the folder's list says.
+    /// Moves a finished draft to its place. A recorded run is only replaced by another recorded one, and never by an identical
+    /// one, so that a repository shows no change. A run with the recorded numbers leaves the record where it is: the folder
+    /// gets the large files that a repository does not keep, as far as their bytes are those that its list of hashes names.
     ///
     /// # Errors
     /// As [`Draft::publish`]; a record that would tell whose machine made it.
     pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<Published> {
         let staged = draft.path().to_owned();
-        let own = |file: &PathBuf, folder: &Path| {
-            file.strip_prefix(&staged).map_or_else(|_| file.clone(), |name| folder.join(name))
-        };
-        let in_place = |folder: &Path| files.iter().map(|file| own(file, folder)).collect();
         let plain = self.path();
         if self.records() {
             recorded::impersonal(&staged)?;
         }
-        let unlike = match &self.record {
-            Record::None => return put(draft, in_place(plain), None),
-            Record::This if !Provenance::is_recorded(plain) => {
-                return put(draft, in_place(plain), Some("recorded".to_owned()));
+        let names = Names { staged: &staged, files };
+        let comparison = match &self.record {
+            Record::None => return put(draft, names.in_folder(plain), None),
+            Record::This { .. } if !Provenance::is_recorded(plain) => {
+                return put(draft, names.in_folder(plain), Some("recorded".to_owned()));
             }
-            Record::This | Record::Kept { .. } => recorded::unlike(&staged, plain)?,
+            Record::This { .. } | Record::Kept { .. } => recorded::compare(&staged, plain)?,
         };
-        match (&self.record, unlike) {
-            (Record::Kept { beside }, unlike) if unlike.is_some() || beside.path().exists() => {
+        match (&self.record, comparison) {
+            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
+                put(draft, names.in_folder(plain), Some(format!("recorded again; the record before differed: {what}")))
+            }
+            (Record::Kept { beside }, RecordComparison::Different(what)) => {
                 let (other, ours) = (plain.display(), beside.path().display());
-                let says = match unlike {
-                    Some(unlike) => format!(
-                        "not as recorded in {other}: {unlike}; it is beside it, in {ours}, and `ghostlab compare {other} {ours}` has more"
-                    ),
-                    None => format!("as recorded in {other}, to the last digit"),
-                };
-                put(draft, in_place(beside.path()), Some(says))
+                let says = format!(
+                    "differs from the recorded run in {other}: {what}; new results are in {ours}, and \
+                     `ghostlab compare {other} {ours}` shows more"
+                );
+                put(draft, names.in_folder(beside.path()), Some(says))
             }
-            (Record::This, Some(unlike)) => {
-                put(draft, in_place(plain), Some(format!("recorded anew; before: {unlike}")))
+            (Record::This { .. }, RecordComparison::Identical) if !same_page(&staged, plain)? => {
+                let says = "recorded again; the record before differed: what the page shows of it".to_owned();
+                put(draft, names.in_folder(plain), Some(says))
             }
-            _ => {
+            (record, comparison) => {
+                let says = same_numbers(plain, comparison);
+                if let Record::Kept { beside } = record
+                    && beside.path().exists()
+                {
+                    return put(draft, names.in_folder(beside.path()), Some(says));
+                }
                 self.output.put(&lacking(&staged, plain)?)?;
-                let says = format!("as recorded in {}, to the last digit", plain.display());
-                Ok(Published { files: in_place(plain), recorded: Some(says) })
+                let mut files = names.in_folder(plain);
+                files.retain(|file| file.exists());
+                Ok(Published { files, recorded: Some(says) })
             }
         }
+    }
+}
+
+/// Whether the page shows the same of two results folders.
+fn same_page(one: &Path, other: &Path) -> Result<bool> {
+    Ok(match (PagePart::read(one)?, PagePart::read(other)?) {
+        (Some(one), Some(other)) => one.shows_the_same(&other),
+        (one, other) => one.is_none() && other.is_none(),
+    })
+}
+
+/// Says that a run has the recorded numbers, and what else differs.
+fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
+    match comparison {
+        RecordComparison::IdenticalNumbers(what) => {
+            format!("numbers identical to the recorded run in {}; {what}", recorded.display())
+        }
+        RecordComparison::Identical | RecordComparison::Different(_) => {
+            format!("identical to the recorded run in {}", recorded.display())
+        }
+    }
+}
+
+/// Files of a draft.
+struct Names<'a> {
+    staged: &'a Path,
+    files: &'a [PathBuf],
+}
+
+impl Names<'_> {
+    /// Returns their paths in another folder.
+    fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
+        let moved =
+            |file: &PathBuf| file.strip_prefix(self.staged).map_or_else(|_| file.clone(), |name| folder.join(name));
+        self.files.iter().map(moved).collect()
     }
 }
 

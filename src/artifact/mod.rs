@@ -12,6 +12,7 @@ pub mod audit;
 mod catalogue;
 pub mod claims;
 mod comparison;
+mod differing_files;
 mod draw;
 pub mod figure;
 mod files;
@@ -37,7 +38,7 @@ mod seeds;
 #[cfg(test)]
 mod size_test;
 
-pub use catalogue::{Artifact, all, chosen, order, printed};
+pub use catalogue::{Artifact, PaperPlace, all, chosen, printed};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{Finished, contents};

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::lists::NameList;
+use super::print::is_unasked;
 use super::{Artifact, printed};
-use crate::artifact::page::{CellNote, FigureView, ObjectNote, PageArtifact};
+use crate::artifact::page::{CellNote, ComputedBy, FigureView, ObjectNote, PageArtifact};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::results::{SavedColumn, SavedTable, Table, put};
@@ -19,6 +20,9 @@ pub struct PagePart {
     pub artifact: PageArtifact,
     pub cells: BTreeMap<String, CellNote>,
 }
+
+/// The line of a cell's note that says how long it took.
+const SECONDS: &str = "seconds";
 
 impl PagePart {
     pub const FILE: &str = "page.json";
@@ -34,6 +38,21 @@ impl PagePart {
             note.identity = Value::Null;
         }
         self
+    }
+
+    /// Whether the page would show the same of both, whoever made them when.
+    pub(super) fn shows_the_same(&self, other: &Self) -> bool {
+        fn shown(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
+            let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
+            let mut cells = part.cells.clone();
+            for note in cells.values_mut() {
+                note.makers.clear();
+                note.lines.retain(|(name, _)| name != SECONDS);
+            }
+            // An earlier version does not say who computed the numbers.
+            (artifact, part.artifact.computed.is_empty(), cells)
+        }
+        shown(self) == shown(other)
     }
 
     /// # Errors
@@ -80,12 +99,52 @@ pub(super) fn sheet(
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
-        tables: laid.map(SavedTable::from).into_iter().collect(),
+        tables: laid.map(|table| saved(artifact, table)).into_iter().collect(),
         figures,
+        computed: computed(outcome),
         inputs: outcome.inputs.clone(),
         ..described(artifact)
     };
     PagePart { artifact, cells }
+}
+
+/// Returns the table of an artifact, with the columns marked that its description does not ask for.
+fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
+    let mut saved = SavedTable::from(table);
+    if let Some(entry) = &artifact.description.table {
+        // Columns of words come first.
+        let words = saved.columns.len() - table.columns.len();
+        for (column, number) in saved.columns[words..].iter_mut().zip(&table.columns) {
+            column.unasked = is_unasked(entry, &number.metric);
+        }
+    }
+    saved
+}
+
+/// Returns who computed the stored results that a run was made from: one entry for each commit on each machine.
+fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
+    let origins = outcome.cells.iter().flat_map(|result| &result.made_from);
+    let distinct: BTreeMap<&String, &MadeFrom> = origins.map(|origin| (&origin.key, origin)).collect();
+    let mut all: BTreeMap<(String, String), ComputedBy> = BTreeMap::new();
+    for origin in distinct.into_values() {
+        let lines: BTreeMap<String, String> = maker(&origin.made).into_iter().collect();
+        let of = |name: &str| lines.get(name).cloned().unwrap_or_default();
+        let (commit, machine) = (of("commit"), of("machine"));
+        let entry = all.entry((commit.clone(), machine.clone())).or_insert_with(|| ComputedBy {
+            commit,
+            machine,
+            ..ComputedBy::default()
+        });
+        entry.results += 1;
+        entry.seconds += origin.seconds;
+        if let Some(finished) = text(&origin.made["finished"]) {
+            if entry.first.is_empty() || finished < entry.first {
+                entry.first.clone_from(&finished);
+            }
+            entry.last = finished.max(std::mem::take(&mut entry.last));
+        }
+    }
+    all.into_values().collect()
 }
 
 /// What the page shows of a list: no cell of it was computed.
@@ -111,6 +170,7 @@ pub(super) fn raced_sheet(
     table: &[Vec<String>],
     notes: Vec<String>,
     dense: &GridOutcome,
+    provenance: Vec<(String, String)>,
 ) -> PagePart {
     let (heads, rows) = table.split_first().map_or((&[][..], &[][..]), |(heads, rows)| (heads.as_slice(), rows));
     let columns = heads.iter().map(SavedColumn::named).collect();
@@ -119,6 +179,8 @@ pub(super) fn raced_sheet(
         profile: profile.to_owned(),
         status: PageArtifact::COMPLETE.to_owned(),
         tables: vec![view],
+        provenance,
+        computed: computed(dense),
         inputs: dense.inputs.clone(),
         ..described(artifact)
     };
@@ -145,7 +207,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
         let place = format!("boundary of layer {}", boundary.region.0);
         lines.push((place, format!("mean absolute error {:.4}", boundary.numbers.boundary_mae)));
     }
-    lines.push(("seconds".to_owned(), format!("{:.1}", result.seconds)));
+    lines.push((SECONDS.to_owned(), format!("{:.1}", result.seconds)));
     let profile = if profile.is_empty() { String::new() } else { format!(" --profile {profile}") };
     let mut makers: Vec<Vec<(String, String)>> = Vec::new();
     let part = |origin: &MadeFrom| {

@@ -15,7 +15,7 @@ use super::lists::{self, NameList};
 use super::page_part::{self, PagePart};
 use super::seeds::{dots, order_notes};
 use super::{Artifact, print};
-use crate::artifact::page::FigureView;
+use crate::artifact::page::{FigureView, WRITING_FINISHED, WRITING_STARTED};
 use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
@@ -23,8 +23,8 @@ use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::results::record::Record;
 use crate::results::{
-    Measurement, Provenance, Results, Table, collect, drawn_frame, latex, markdown, put, run_frame, screen, tidy_frame,
-    write_csv, write_frame,
+    Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, markdown, put, run_frame, screen,
+    tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
 
@@ -164,6 +164,13 @@ pub fn make(
             .found(found)
             .hint("the same command without --record shows which, and why"));
     }
+    if let Some(noisy) = NoisyTimes::of(&outcome).filter(|_| target.needs_quiet_times()) {
+        return Err(Error::job("unstable times are not recorded")
+            .at(artifact.name.clone())
+            .expected("an idle machine")
+            .found(noisy.sentence())
+            .hint("measure again on an idle machine with --retime, or add --record-noisy"));
+    }
     let Published { files, recorded } = target.publish(staging, &files)?;
 
     let tried = |cell: &Cell| open.cells.contains(cell);
@@ -257,7 +264,7 @@ fn figures(
         files.push(path);
     }
     let over = description.table.as_ref().filter(|table| table.over.is_some());
-    let dots = over.map(|table| dots(&description.title, table, &all)).transpose()?.flatten();
+    let dots = over.map(|table| dots(&description.title, table, &all, &outcome.cells)).transpose()?.flatten();
     if let Some(drawing) = dots {
         files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });
@@ -276,17 +283,18 @@ fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<Pat
 }
 
 /// What the page says of an artifact's run, as its record has it.
-fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
+pub(super) fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;
     let processor = machine.cpu.as_deref().unwrap_or("unknown processor");
+    let (threads, features) = (machine.threads, machine.cpu_features.join(" "));
     let lines = [
         ("program", Some(format!("ghostlab {}", record.ghostlab))),
         ("commit", record.commit.as_ref().map(|commit| format!("{commit}{dirty}"))),
         ("command", Some(record.command.join(" "))),
-        ("started", Some(record.started.clone())),
-        ("finished", Some(record.finished.clone())),
-        ("machine", Some(format!("{processor}, {} threads, {} {}", machine.threads, machine.os, machine.arch))),
+        (WRITING_STARTED, Some(record.started.clone())),
+        (WRITING_FINISHED, Some(record.finished.clone())),
+        ("machine", Some(format!("{processor}, {threads} threads, {features}, {}, {}", machine.os, machine.arch))),
         ("cells", Some(cells.to_string())),
     ];
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()

@@ -13,10 +13,40 @@ use super::{Artifact, ArtifactOutcome, Executor, Gated, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
 use crate::exec::{CellResult, GridOutcome, Measured};
-use crate::grid::{Cell, Grid, Perplexity};
+use crate::grid::{Cell, Grid, Latency, Perplexity};
 use crate::identity::MeasureId;
+use crate::latency::LatencyResult;
 use crate::model::EngineRequest;
 use crate::results::{By, RunDescription, StoredResults, TextExtent, factors};
+
+/// Gives each cell the same times over each prompt, the dense backbone among them, and its perplexity 9.
+struct Timed(&'static [f64]);
+
+impl Executor for Timed {
+    fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
+        let mut outcome = Fake::new(|_| Some(9.0)).run(grid, results)?;
+        let times = Some(self.0.to_vec());
+        let timed = |prompt: &Latency| Measured {
+            asked: *prompt,
+            measure: MeasureId::Boundary.into(),
+            extent: None,
+            sample: Some(LatencyResult {
+                times: times.clone(),
+                by_channel: None,
+                dense: times.clone(),
+                first: 0,
+                weight_bytes: 300,
+                intermediate_bytes: Some(100),
+                dense_bytes: Some(500),
+                decode: None,
+            }),
+        };
+        for cell in &mut outcome.cells {
+            cell.prompts = grid.evaluate.latency.iter().map(timed).collect();
+        }
+        Ok(outcome)
+    }
+}
 
 /// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
 struct Fake {
@@ -99,6 +129,16 @@ impl Bench {
             text.replace("length: 64}\nevaluate", "length: 64, seed: [0, 1, 2]}\nevaluate"),
         )
         .unwrap();
+        let artifact = Artifact::read(&bench.artifact.file).unwrap().unwrap();
+        Self { artifact, ..bench }
+    }
+
+    /// The same with the times of one prompt.
+    fn timed() -> Self {
+        let bench = Self::new();
+        let text = fs::read_to_string(&bench.artifact.file).unwrap();
+        let text = text.replace("metrics: [ppl_c4]", "metrics: [prefill_ms, speedup]");
+        fs::write(&bench.artifact.file, text.replace("  tasks: [rte]", "  latency: {length: 8, batch: 1}")).unwrap();
         let artifact = Artifact::read(&bench.artifact.file).unwrap().unwrap();
         Self { artifact, ..bench }
     }
@@ -406,4 +446,30 @@ fn a_table_over_seeds_has_one_row_for_all_with_their_mean_their_deviation_and_a_
     let page = PagePart::read(&folder).unwrap().unwrap();
     assert_eq!(page.artifact.figures.len(), 1);
     assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
+}
+
+#[test]
+fn unstable_times_are_marked_and_not_recorded() {
+    let bench = Bench::timed();
+    let (quiet, noisy) = (Timed(&[10.0, 10.1]), Timed(&[10.0, 20.0]));
+    let (made, folder) = bench.make(&[], false, &noisy);
+    made.unwrap();
+    let markdown = fs::read_to_string(folder.join("table3.md")).unwrap();
+    assert!(markdown.contains("~15.0 ± ") && markdown.contains("~1.00 ± "), "times and speedups: {markdown}");
+    let record = |executor: &dyn Executor, may_be_noisy: bool| {
+        let (grid, target) = (bench.grid(&[]), bench.target(&[]).recording(may_be_noisy).unwrap());
+        make(&bench.artifact, &grid, &Gated::No, &target, executor).unwrap_err()
+    };
+    let refused = record(&noisy, false);
+    assert_eq!(refused.exit_code(), 4);
+    let text = refused.to_string();
+    assert!(text.contains("unstable times are not recorded") && text.contains("--record-noisy"), "{text}");
+    // What tells where this test lies is refused later.
+    for error in [record(&noisy, true), record(&quiet, false)] {
+        assert!(error.to_string().contains("whose machine"), "{error}");
+    }
+    let (made, folder) = bench.make(&[], false, &quiet);
+    made.unwrap();
+    let markdown = fs::read_to_string(folder.join("table3.md")).unwrap();
+    assert!(markdown.contains("10.1 ± ") && !markdown.contains('~'), "{markdown}");
 }

@@ -25,6 +25,11 @@ fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
 }
 
+/// Whether no part of the description names the metric: bits per byte stand beside perplexities by themselves.
+pub(super) fn is_unasked(entry: &TableEntry, metric: &Metric) -> bool {
+    !names(&entry.metrics, metric) && !names(&entry.print.beyond, metric)
+}
+
 /// Whether a metric is among some, by itself or as one of a family.
 fn names(all: &[String], metric: &Metric) -> bool {
     all.iter().any(|id| *id == metric.id || *id == metric.family())

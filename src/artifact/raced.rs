@@ -12,6 +12,7 @@ use super::files::FinishedRun;
 use super::folder::{Published, ResultsFolder};
 use super::page_part::{PagePart, raced_sheet};
 use super::paper::backbone_label;
+use super::pipeline::said;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::grid::{Cell, Grid, RacesEntry};
@@ -177,10 +178,11 @@ impl<'a> Raced<'a> {
         files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
         // What is known of the cells stands in their report.
         let run = FinishedRun { target, grid: self.grid, outcome: dense, started };
-        let (files, _) = run.record((Vec::new(), json!([])), files, staging.path())?;
+        let (files, record) = run.record((Vec::new(), json!([])), files, staging.path())?;
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
-            raced_sheet(artifact, profile, &table, self.notes(), dense).write(staging.path())?;
+            let provenance = said(&record, self.grid.cells.len());
+            raced_sheet(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
         }
         target.publish(staging, &files)
     }

@@ -1,12 +1,13 @@
-//! The recorded run of an artifact, which a repository keeps, and one that was made anew: what they say unlike.
+//! Comparison of a run with the recorded run of an artifact, which a repository keeps.
 //!
-//! Times, the command, the commit and the machine stand in a record too, and are another's each time. They are no result.
+//! Times, the command, the commit and the machine of a record are not compared: they are no result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::differing_files;
 use crate::error::{Error, Result};
 use crate::files::{owner, regular};
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
@@ -20,15 +21,29 @@ const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// As many names as a message has.
 const NAMED: usize = 3;
 
-/// How the run in a folder differs from the recorded one in another, in words; none where it says the same, to the last
-/// digit and byte.
-///
-/// # Errors
-/// A record that cannot be read.
-pub(super) fn unlike(made: &Path, recorded: &Path) -> Result<Option<String>> {
-    // Whoever makes it anew from elsewhere has paths that begin at the root.
-    let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
-    let read = |folder: &Path| -> Result<(Value, Vec<StoredNumber>)> {
+/// Largest relative difference of a cell's findings (an operator's figures, selection scores) that rounding explains.
+const ROUNDING: f64 = 1e-3;
+
+/// How a run compares with the recorded one. The texts say what differs.
+#[derive(Debug, PartialEq)]
+pub(super) enum RecordComparison {
+    /// Numbers, files and findings are the same, to the last digit and byte.
+    Identical,
+    /// Numbers with their items, settings and inputs are the same. Files or findings differ by rounding.
+    IdenticalNumbers(String),
+    Different(String),
+}
+
+/// The parts of `run.json` and `numbers.json` that are compared.
+struct ComparedRun {
+    run: Value,
+    /// `None` for races, which have no `numbers.json`: their files are their results.
+    numbers: Option<Vec<StoredNumber>>,
+}
+
+impl ComparedRun {
+    /// Reads a results folder. Paths below `root` become relative: whoever computes elsewhere has absolute ones.
+    fn read(folder: &Path, root: &Path) -> Result<Self> {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
         let run = serde_json::from_str(&text).map_err(|error| {
@@ -37,25 +52,114 @@ pub(super) fn unlike(made: &Path, recorded: &Path) -> Result<Option<String>> {
                 .found(error.to_string())
                 .hint("`git checkout` brings a recorded one back; any other folder can be removed and made again")
         })?;
-        // Races have none: what they say stands in their files.
-        let numbers =
-            if folder.join(StoredResults::FILE).exists() { StoredResults::read(folder)?.numbers } else { Vec::new() };
-        Ok((run, numbers))
-    };
-    let ((ours, our_numbers), (theirs, their_numbers)) = (read(made)?, read(recorded)?);
-    let mut says = Vec::new();
-    says.extend(numbers(&our_numbers, &their_numbers));
+        let has_numbers = folder.join(StoredResults::FILE).exists();
+        let numbers = has_numbers.then(|| StoredResults::read(folder)).transpose()?.map(|stored| stored.numbers);
+        Ok(Self { run, numbers })
+    }
+}
+
+/// Compares the run in a folder with the recorded one in another.
+///
+/// # Errors
+/// A record that cannot be read.
+pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> {
+    let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
+    let (ours, theirs) = (ComparedRun::read(made, &root)?, ComparedRun::read(recorded, &root)?);
+    let (our_numbers, their_numbers) = (ours.numbers.as_deref(), theirs.numbers.as_deref());
+    let (ours, theirs) = (&ours.run, &theirs.run);
+    let mut different = Vec::new();
+    different.extend(numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
-    says.extend(listed("settings", settings.into_iter().map(|setting| setting.path)));
-    says.extend(listed("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
-    // The numbers' own file also says which program wrote it.
-    let files = unequal(&ours["files"], &theirs["files"]).into_iter();
-    says.extend(listed("files", files.filter(|name| name != StoredResults::FILE)));
-    says.extend(
-        (says.is_empty() && found(&ours) != found(&theirs))
-            .then(|| "what the cells found on their way (`cells` of run.json)".to_owned()),
-    );
-    Ok((!says.is_empty()).then(|| says.join("; ")))
+    different.extend(listed("settings", settings.into_iter().map(|setting| setting.path)));
+    different.extend(listed("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
+    let findings = FindingDifference::of(&findings(ours), &findings(theirs));
+    let is_rounding = findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, of)| *of <= ROUNDING);
+    let mut rounding = Vec::new();
+    let list = if is_rounding { &mut rounding } else { &mut different };
+    list.extend(findings.sentence());
+    // `numbers.json` also names the program that wrote it.
+    let mut files = unequal(&ours["files"], &theirs["files"]);
+    files.remove(StoredResults::FILE);
+    if our_numbers.is_none() && !files.is_empty() {
+        different.extend(listed("files", files.into_iter()));
+    } else {
+        rounding.extend(differing_files::explain(made, recorded, files.iter().map(String::as_str))?);
+    }
+    if different.is_empty() && rounding.is_empty() {
+        return Ok(RecordComparison::Identical);
+    }
+    let instructions = instructions_that_differ(ours, theirs);
+    Ok(match different.is_empty() {
+        true => {
+            RecordComparison::IdenticalNumbers(rounding.into_iter().chain(instructions).collect::<Vec<_>>().join("; "))
+        }
+        false => {
+            let all = different.into_iter().chain(rounding).chain(instructions);
+            RecordComparison::Different(all.collect::<Vec<_>>().join("; "))
+        }
+    })
+}
+
+/// Says that two runs were computed with other vector instructions, which may change the last bits of a value.
+fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
+    let features = |run: &Value| -> Option<String> {
+        let all = run["machine"]["cpu_features"].as_array()?;
+        Some(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
+    };
+    let (ours, theirs) = (features(ours)?, features(theirs)?);
+    (ours != theirs).then(|| format!("other vector instructions: recorded with {theirs}, here {ours}"))
+}
+
+/// Difference between what the cells of two runs found on their way.
+#[derive(Debug, Default, PartialEq)]
+struct FindingDifference {
+    /// Path of the number with the largest relative difference, and that difference.
+    largest: Option<(String, f64)>,
+    /// Path of the first value that is no number, or that only one run has, and that differs.
+    structure: Option<String>,
+}
+
+impl FindingDifference {
+    fn of(ours: &Value, theirs: &Value) -> Self {
+        let mut difference = Self::default();
+        difference.add("cells", ours, theirs);
+        difference
+    }
+
+    fn add(&mut self, path: &str, ours: &Value, theirs: &Value) {
+        match (ours, theirs) {
+            (Value::Object(one), Value::Object(other)) => {
+                for name in one.keys().chain(other.keys().filter(|name| !one.contains_key(*name))) {
+                    let of = |map: &Map<String, Value>| map.get(name).cloned().unwrap_or_default();
+                    self.add(&format!("{path}.{name}"), &of(one), &of(other));
+                }
+            }
+            (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+                for (at, (one, other)) in one.iter().zip(other).enumerate() {
+                    self.add(&format!("{path}[{at}]"), one, other);
+                }
+            }
+            (Value::Number(one), Value::Number(other)) if one.is_f64() && other.is_f64() => {
+                let (one, other) = (one.as_f64().unwrap_or(f64::NAN), other.as_f64().unwrap_or(f64::NAN));
+                let share = (one - other).abs() / other.abs().max(f64::MIN_POSITIVE);
+                if one != other && self.largest.as_ref().is_none_or(|(_, largest)| share > *largest) {
+                    self.largest = Some((path.to_owned(), share));
+                }
+            }
+            _ if ours != theirs => {
+                self.structure.get_or_insert_with(|| path.to_owned());
+            }
+            _ => {}
+        }
+    }
+
+    fn sentence(&self) -> Option<String> {
+        if let Some(path) = &self.structure {
+            return Some(format!("what the cells found ({path} of run.json)"));
+        }
+        let (path, share) = self.largest.as_ref()?;
+        Some(format!("findings of cells differ by at most {share:.1e} of their value ({path} of run.json)"))
+    }
 }
 
 /// Numbers that are not the same, and how far they are apart.
@@ -107,8 +211,8 @@ fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }
 
-/// What the cells of a record found on their way.
-fn found(run: &Value) -> Value {
+/// Returns what the cells of a record found on their way.
+fn findings(run: &Value) -> Value {
     fn bare(of: &Value) -> Value {
         match of {
             Value::Object(map) => {
@@ -150,4 +254,33 @@ pub(super) fn impersonal(folder: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn findings_differ_by_rounding_or_in_structure() {
+        let recorded = json!([{"removed": [2, 3], "boundary_mae": 1.0, "note": null}]);
+        let of = |made: Value| FindingDifference::of(&made, &recorded);
+        assert_eq!(of(recorded.clone()), FindingDifference::default());
+        let found = of(json!([{"removed": [2, 3], "boundary_mae": 1.25}]));
+        assert_eq!(found.largest, Some(("cells[0].boundary_mae".to_owned(), 0.25)));
+        assert_eq!(found.structure, None, "a value that is null may be absent");
+        // A layer is a whole number: another one is no rounding.
+        let found = of(json!([{"removed": [2, 4], "boundary_mae": 1.0}]));
+        assert_eq!(found.structure.as_deref(), Some("cells[0].removed[1]"));
+        assert!(of(json!([])).structure.is_some(), "a cell that only one run has");
+    }
+
+    #[test]
+    fn other_vector_instructions_are_named() {
+        let with = |features: &[&str]| json!({"machine": {"cpu_features": features}});
+        assert_eq!(instructions_that_differ(&with(&["fma"]), &with(&["fma"])), None);
+        let said = instructions_that_differ(&with(&["fma", "avx512f"]), &with(&["fma"])).unwrap();
+        assert_eq!(said, "other vector instructions: recorded with fma, here fma avx512f");
+    }
 }

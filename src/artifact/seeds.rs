@@ -1,12 +1,13 @@
 //! What a table over calibration seeds shows besides its means: a dot for each seed, and what becomes of the paper's order
 //! of methods under each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::figure::{Axis, Dots, Drawing, Figure, Plot, Series, Surroundings, Width};
 use super::paper::backbone_label;
 use crate::error::Result;
+use crate::exec::CellResult;
 use crate::grid::TableEntry;
 use crate::metric::{self, Metric};
 use crate::results::record::{DENSE, Record};
@@ -54,12 +55,18 @@ impl SeedDraws {
     }
 }
 
-/// The figure, a dot for each seed; none where there are none.
+/// Draws a dot for each seed; `None` where there are none.
 ///
 /// # Errors
 /// A drawing that cannot be made.
-pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<Option<Drawing>> {
+pub(super) fn dots(
+    title: &str,
+    table: &TableEntry,
+    numbers: &[Arc<Measurement>],
+    cells: &[CellResult],
+) -> Result<Option<Drawing>> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Ok(None) };
+    let changing = changing_cuts(numbers, cells);
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
     let of_method = |all: &Methods, method: &str| {
         let own = all.iter().find(|(name, _)| name == method);
@@ -71,13 +78,16 @@ pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]
         method,
     };
     let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
-    let group = |((backbone, depth, layers, criterion), _): &(BackboneCut, _)| {
+    let group = |(cut, _): &(BackboneCut, _)| {
+        let (backbone, depth, layers, criterion) = cut;
         let criterion = if several { format!(" {}", criterion::label(criterion)) } else { String::new() };
-        format!("{} {depth}/{layers}{criterion}", backbone_label(backbone))
+        let mark = if changing.contains(cut) { " *" } else { "" };
+        format!("{} {depth}/{layers}{criterion}{mark}", backbone_label(backbone))
     };
     let around = Surroundings {
         title: format!("{title}: a dot for each calibration seed"),
-        description: format!("{} under each seed of the calibration, with a dash at the mean.", metric.label),
+        description: format!("{} under each seed of the calibration, in the order of the seeds.", metric.label),
+        note: if changing.is_empty() { String::new() } else { CHANGING_CUT.to_owned() },
         width: Width::Page,
         ..Surroundings::default()
     };
@@ -87,6 +97,23 @@ pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]
         methods: methods.into_iter().map(draws).collect(),
     });
     Figure { around, plot }.draw().map(Some)
+}
+
+const CHANGING_CUT: &str = "* The seed changes which layers are removed.";
+
+/// Returns the cuts whose seeds do not all remove the same layers.
+fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet<BackboneCut> {
+    let removed = |name: &str| cells.iter().find(|of| of.cell.to_string() == name).map(|of| &of.removed);
+    let mut changing = BTreeSet::new();
+    for number in numbers {
+        let Sample::Seeds(seeds) = &number.sample else { continue };
+        let cuts: BTreeSet<&Vec<usize>> = seeds.iter().filter_map(|of| removed(&of.cell)).collect();
+        if cuts.len() > 1 {
+            let of = &number.record.condition;
+            changing.insert((of.backbone.clone(), of.depth, of.layers, of.criterion.clone()));
+        }
+    }
+    changing
 }
 
 /// A line for each cut: how many pairs of methods stand under every seed as in the paper, how many the other way round, and

@@ -15,8 +15,7 @@ use super::answer::done::ListedArtifact;
 use super::home::folders_in;
 use super::out::{self, columns, seconds};
 use super::work::artifact_folder;
-use crate::artifact::{Artifact, Finished};
-use crate::clock::utc;
+use crate::artifact::{self, Artifact, Finished};
 use crate::error::Result;
 use crate::exec::{RunRecord, RunSettings};
 use crate::files::sha256;
@@ -50,8 +49,8 @@ struct ArtifactStanding {
     /// What is left to do, by the engine and the machine that do it, in floating-point operations; none where texts are not
     /// tokenised yet, so that nobody knows.
     left: Option<Vec<(String, String, f64)>>,
-    /// The record of the last run; none where nobody knows where it would lie.
-    record: Option<PathBuf>,
+    /// Folder of the artifact's results; `None` when its settings do not tell which.
+    results: Option<PathBuf>,
 }
 
 impl ArtifactList<'_> {
@@ -65,7 +64,7 @@ impl ArtifactList<'_> {
             let mut of = ListedArtifact { name, title, ..ListedArtifact::default() };
             if artifact.description.list.is_none() {
                 match self.standing(artifact, &call)? {
-                    Ok(ArtifactStanding { profile, cells, complete, left, record }) => {
+                    Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
                         (of.profile, of.cells, of.complete) = (Some(profile), Some(cells), Some(complete));
                         // None where the engine's speed was never measured here.
                         let mut seconds = |(engine, machine, flops): (String, String, f64)| -> Option<f64> {
@@ -74,8 +73,7 @@ impl ArtifactList<'_> {
                         };
                         of.seconds_left =
                             left.and_then(|left| left.into_iter().try_fold(0.0, |sum, of| Some(sum + seconds(of)?)));
-                        let written = |record: PathBuf| std::fs::metadata(record).and_then(|file| file.modified()).ok();
-                        of.made = record.and_then(written).map(utc);
+                        of.made = results.as_deref().and_then(last_finished);
                     }
                     Err(lacks) => of.lacks = Some(lacks),
                 }
@@ -115,14 +113,14 @@ impl ArtifactList<'_> {
             Err(error) => return Ok(Err(error.one_line())),
         };
         let mut standing =
-            ArtifactStanding { profile: String::new(), cells: 0, complete: 0, left: Some(Vec::new()), record: None };
+            ArtifactStanding { profile: String::new(), cells: 0, complete: 0, left: Some(Vec::new()), results: None };
         let mut paths = Some(Vec::new());
         for grid in &grids {
             self.add(grid, &mut standing, &mut paths)?;
         }
         if let Some(grid) = grids.last() {
             let folder = artifact_folder(artifact, grid, self.overrides, self.engine, self.results).ok();
-            standing.record = folder.map(|folder| folder.path().join(Provenance::FILE));
+            standing.results = folder.map(|folder| folder.path().to_owned());
             standing.profile = grid.profile.clone().unwrap_or_default();
         }
         if let Some((remembered, paths)) = remembered.zip(paths)
@@ -182,6 +180,12 @@ impl ArtifactList<'_> {
     }
 }
 
+/// Returns when the last run was finished, as its record says: in the artifact's folder, or beside a recorded run. The times
+/// of the files are those of a checkout.
+fn last_finished(results: &Path) -> Option<String> {
+    [results.to_owned(), artifact::here(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
+}
+
 /// A hash over what the system says of some files and folders, also that one is not there. None where that is not all that may
 /// change; `settled` where it may be trusted from now on: the next change of each will show.
 fn stamps(paths: &[PathBuf], settled: bool) -> Option<String> {
@@ -213,7 +217,7 @@ fn below(place: &Path) -> Vec<PathBuf> {
 /// The list in columns.
 pub(super) fn text(all: &[ListedArtifact]) -> String {
     let none = || "—".to_owned();
-    let mut rows = vec![["artifact", "what", "profile", "stored", "left", "last made"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["artifact", "what", "profile", "stored", "left", "finished"].map(str::to_owned).to_vec()];
     for of in all {
         let stored = of.complete.zip(of.cells);
         let left = match (stored, of.seconds_left, &of.lacks) {

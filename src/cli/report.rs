@@ -13,8 +13,8 @@ use super::answer::{self, Answer};
 use super::home;
 use super::out::bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
-use crate::artifact::page::{CellNote, FindingRow, Page};
-use crate::artifact::{PagePart, ResultsFolder, audit, contents, here, order, page, paper};
+use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
+use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, here, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
@@ -52,8 +52,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// The paper's main table.
 const HEADLINE: &str = "table2";
-/// The page, in the folder of reports.
-const PAGE: &str = "index.html";
 /// The folder of the page where that one is the recorded run's, which only another recorded one replaces.
 const HERE: &str = "here";
 /// What the recorded page ends in.
@@ -69,8 +67,9 @@ fn output(reports: &Path) -> OutputFolder {
 /// # Errors
 /// Another's file is in the way, or the folder cannot be written to.
 pub(super) fn check(reports: &Path) -> Result<()> {
-    output(reports).check(&[PAGE.to_owned()])?;
-    output(&reports.join(HERE)).check(&[PAGE.to_owned()])
+    let names = [PAGE, AUDIT].map(str::to_owned);
+    output(reports).check(&names)?;
+    output(&reports.join(HERE)).check(&names)
 }
 
 /// What the page is made of in the results' folders, by path: as far as it can be read.
@@ -90,8 +89,9 @@ pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, 
 
 /// The pages that may be there.
 pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
-    let all = [reports.join(PAGE), reports.join(HERE).join(PAGE)];
-    all.into_iter().filter(|page| page.symlink_metadata().is_ok()).collect()
+    let folders = [reports.to_owned(), reports.join(HERE)];
+    let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
+    all.filter(|page| page.symlink_metadata().is_ok()).collect()
 }
 
 /// Writes the page from everything that lies in the results' folders; what is left out is told. The recorded run has a page
@@ -138,7 +138,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     for (folder, reason) in &left_out {
         note!("not on the page: {folder}: {reason}");
     }
-    sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), order(&sheet.artifact.name)));
+    sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), PaperPlace::of(&sheet.artifact.name)));
     let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
     let (artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
     // Lists have no profile, and nothing to judge.
@@ -156,25 +156,29 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
         program,
         headline: HEADLINE.into(),
         profile_note: format!(
-            "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not the paper's, \
-             and only the claims are compared. The profile paper shows the paper's backbones. {}",
+            "The profile tiny has small models of 16 layers and a synthetic dataset. Its numbers are not comparable with the \
+             paper's: only the claims are tested, and no number of the paper is. The profile paper has the paper's models. {}",
             if record { left } else { "" }
         )
         .trim_end()
         .to_owned(),
+        answer: Vec::new(),
         artifacts,
         claims: judged.iter().flatten().map(claims::row).collect(),
         findings: findings()?,
         left_out,
         cells: notes.into_iter().flatten().collect(),
     };
-    let text = page::render(&page)? + if record { RECORDED } else { "" };
+    let ending = if record { RECORDED } else { "" };
+    let text = page::render(&page)? + ending;
+    let audit = page::render_audit(&page)? + ending;
     if record {
         let sizes: Vec<u64> = shown.iter().map(|folder| kept_bytes(folder)).collect();
-        let (all, page) = (sizes.iter().sum(), text.len() as u64);
-        note!("recorded: {} artifacts, {}, and their page, {}", sizes.len(), bytes(all), bytes(page));
+        let pages = (text.len() + audit.len()) as u64;
+        note!("recorded: {} artifacts, {}, and their pages, {}", sizes.len(), bytes(sizes.iter().sum()), bytes(pages));
     }
-    output(&reports).put(&[(PAGE.to_owned(), text.into_bytes())])?;
+    let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
+    output(&reports).put(&files)?;
     Ok((reports.join(PAGE), is_part))
 }
 

@@ -24,6 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::RunSettings;
 use crate::files::output::apart;
 use crate::grid::Grid;
+use crate::latency::{self, NOISE, TimeSpread};
 use crate::plan::{Plan, warnings};
 use crate::results::screen;
 use ghostlab_store::Store;
@@ -66,6 +67,9 @@ pub(super) struct Arguments {
     /// recorded runs. Without this a recorded run stays; what is made and says something else is put beside it.
     #[arg(long, conflicts_with_all = ["overrides", "stored", "frozen", "no_gate"])]
     record: bool,
+    /// Record times although they are unstable. Without this a record of times needs an idle machine.
+    #[arg(long, requires = "record")]
+    record_noisy: bool,
     /// Of one artifact: its grid as it was frozen by `submit`.
     #[arg(long, value_name = "FILE")]
     frozen: Option<PathBuf>,
@@ -225,7 +229,7 @@ impl Call<'_> {
         let arguments = self.arguments;
         let engine = arguments.engine.request();
         let target = artifact_folder(artifact, grid, &arguments.overrides, engine, &self.results)?;
-        if arguments.record { target.recording() } else { Ok(target) }
+        if arguments.record { target.recording(arguments.record_noisy) } else { Ok(target) }
     }
 
     /// Makes one artifact and says what came of it.
@@ -267,6 +271,9 @@ impl Call<'_> {
         let finished = || self.finished(artifact, &grid, &gated, &target, runner);
         if let Some(done) = finished().and_then(|(of, _)| of.found::<Done>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
+        }
+        if target.needs_quiet_times() && will_time(&grid, runner) {
+            quiet_enough(&name, latency::machine_spread())?;
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
@@ -342,6 +349,32 @@ impl Call<'_> {
     }
 }
 
+/// Whether a run measures times: all anew, or those that are not stored.
+fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
+    let Runner { store, settings, .. } = runner;
+    if grid.evaluate.latency.is_empty() || settings.retime {
+        return !grid.evaluate.latency.is_empty();
+    }
+    let Ok(plan) = Plan::new(grid, store, settings.engine, settings.batch_tokens) else { return true };
+    plan.variants().any(|(_, variant)| variant.latencies.iter().any(|key| !store.has(key)))
+}
+
+/// Refuses to record times on a machine on which one computation takes unlike times.
+///
+/// # Errors
+/// The spread is noise.
+fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
+    if !spread.is_noise() {
+        return Ok(());
+    }
+    let (found, most) = (100.0 * spread.relative(), 100.0 * NOISE);
+    Err(Error::job("the machine is not idle enough to record times")
+        .at(artifact.to_owned())
+        .expected(format!("times of one computation within {most:.0} % of their mean"))
+        .found(format!("{found:.0} %"))
+        .hint("stop other programs and run it again, or add --record-noisy"))
+}
+
 /// What is said of an artifact that is made whole.
 #[derive(Serialize, Deserialize)]
 struct Done {
@@ -382,5 +415,19 @@ impl Done {
             files: all_shown(&files),
             ..MadeArtifact::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_of_times_needs_an_idle_machine() {
+        quiet_enough("tableA8", TimeSpread { mean: 10.0, deviation: 0.4 }).unwrap();
+        let refused = quiet_enough("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
+        assert_eq!(refused.exit_code(), 4);
+        let text = refused.to_string();
+        assert!(text.contains("not idle enough") && text.contains("12 %") && text.contains("--record-noisy"), "{text}");
     }
 }

@@ -12,7 +12,10 @@ use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, 
 use super::record::{Condition, DENSE, Record};
 use super::{Factors, Protocol, Question, factors, stem};
 use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
-use crate::metric::{ENTRIES, Metric, MetricEntry, Of, RepairSample, Shown, TaskSample, TextSample};
+use crate::latency::{DecodeResult, LatencyResult};
+use crate::metric::{
+    DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, Of, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
+};
 use crate::recovery::{self, RepairMetrics};
 use crate::stage::scores::scale;
 use crate::tasks::Measure;
@@ -264,8 +267,15 @@ impl Numbers<'_> {
                     Of::Decode(estimate) => of.and_then(|of| estimate(of.decode.as_ref()?)),
                     _ => continue,
                 };
+                let decoded = || of.and_then(|of| of.decode.as_ref());
+                let is_noisy_speedup = (metric.family() == SPEEDUP.id
+                    && of.is_some_and(LatencyResult::has_noisy_speedup))
+                    || (metric.family() == DECODE_SPEEDUP.id && decoded().is_some_and(DecodeResult::has_noisy_speedup));
                 let own = self.setup(measured, factors::below(metric.family(), prompt), Some(protocol));
-                let sample = of.filter(|of| of.times.is_none()).map(|_| Sample::OutOfMemory);
+                let sample = match of {
+                    Some(of) if of.times.is_none() => Some(Sample::OutOfMemory),
+                    _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
+                };
                 self.push(metric, Some(asked), &own, estimate, sample);
             }
         }

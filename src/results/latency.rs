@@ -139,23 +139,58 @@ fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Which times deviate as they do where something else runs on the machine.
+/// Times of a run that deviate as they do where something else runs on the machine.
+#[derive(Debug)]
+pub struct NoisyTimes {
+    pub noisy: usize,
+    pub all: usize,
+    /// The widest deviation: its part of the mean, the cell, and the prompt.
+    pub widest: f64,
+    pub cell: String,
+    pub prompt: Latency,
+}
+
+impl NoisyTimes {
+    /// Returns the noisy times of a run; `None` where no time is noise.
+    pub fn of(outcome: &GridOutcome) -> Option<Self> {
+        Self::among(&outcome.cells.iter().flat_map(timed).collect::<Vec<_>>())
+    }
+
+    fn among(all: &[TimedPrompt<'_>]) -> Option<Self> {
+        let spreads =
+            |of: &TimedPrompt<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
+        let known: Vec<(&TimedPrompt<'_>, TimeSpread)> =
+            all.iter().flat_map(|of| spreads(of).into_iter().flatten().map(move |spread| (of, spread))).collect();
+        let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
+        let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;
+        Some(Self {
+            noisy: noisy().count(),
+            all: known.len(),
+            widest: spread.relative(),
+            cell: widest.cell.cell.to_string(),
+            prompt: *widest.prompt,
+        })
+    }
+
+    /// `28 of 30 times deviate by more than 5 % of their mean, the widest by 40 % (CELL over 512×1)`
+    pub fn sentence(&self) -> String {
+        let Self { noisy, all, widest, cell, prompt } = self;
+        let verb = if *noisy == 1 { "deviates" } else { "deviate" };
+        format!(
+            "{noisy} of {all} times {verb} by more than {:.0} % of the mean, the widest by {:.0} % ({cell} over {prompt})",
+            100.0 * NOISE,
+            100.0 * widest
+        )
+    }
+}
+
+/// Says which times are noise, and what follows.
 fn noise(all: &[TimedPrompt<'_>]) -> Option<String> {
-    let spreads = |of: &TimedPrompt<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
-    let known: Vec<(&TimedPrompt<'_>, TimeSpread)> =
-        all.iter().flat_map(|of| spreads(of).into_iter().flatten().map(move |spread| (of, spread))).collect();
-    let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
-    let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;
+    let found = NoisyTimes::among(all)?;
     Some(format!(
-        "{NOISY}: noise, as where something else runs on the machine: {} of {} times deviate by more than {:.0} % of their mean, the \
-         widest by {:.0} % ({} over {}). No claim is judged by them; the same command with --retime on a quiet machine \
-         times again.",
-        noisy().count(),
-        known.len(),
-        100.0 * NOISE,
-        100.0 * spread.relative(),
-        widest.cell.cell,
-        widest.prompt
+        "{NOISY}: unstable timing, as where something else runs on the machine, or a speedup of such times: {}. No claim is \
+         judged by them; the same command with --retime on an idle machine measures again.",
+        found.sentence()
     ))
 }
 
@@ -230,7 +265,7 @@ mod tests {
         assert_eq!(quiet.len(), 1, "{quiet:?}");
         let noted = latency_notes(&outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
         assert!(noted[1].ends_with("it takes (ms) a.dense: 8×1 2.0 (15.0)."), "{noted:?}");
-        assert!(noted[2].contains("1 of 1 times deviate by more than 5 %"), "{noted:?}");
+        assert!(noted[2].contains("1 of 1 times deviates by more than 5 %"), "{noted:?}");
         assert!(noted[2].contains("47 % (a.dense over 8×1)") && noted[2].contains("--retime"), "{noted:?}");
         assert_eq!(latency_notes(&outcome(vec![None, None])), Vec::<String>::new());
     }

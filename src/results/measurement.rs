@@ -84,6 +84,8 @@ pub enum Sample {
     Losses(Vec<f64>),
     /// There is no number because memory did not suffice.
     OutOfMemory,
+    /// A speedup that rests on times that are noise.
+    NoisyTimes,
     /// It is a mean over the seeds of the calibration, and its error their deviation.
     Seeds(Vec<OfSeed>),
 }
@@ -146,9 +148,13 @@ impl CellSummary {
 }
 
 impl Measurement {
-    /// Whether it is a time by which nothing can be said. Over seeds its error is theirs.
+    /// Whether it is a time by which nothing can be said, or a speedup of such times. Over seeds its error is theirs.
     pub fn is_noise(&self) -> bool {
-        !matches!(self.sample, Sample::Seeds(_)) && self.record.noise().is_some()
+        match self.sample {
+            Sample::NoisyTimes => true,
+            Sample::Seeds(_) => false,
+            _ => self.record.noise().is_some(),
+        }
     }
 
     /// Whether both are of one selection: of layers that are chosen in the same way on the same calibration. Of what was never

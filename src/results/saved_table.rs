@@ -39,6 +39,9 @@ pub struct SavedColumn {
     pub label: bool,
     /// Whether rows can be chosen by what stands in this column.
     pub choice: bool,
+    /// Whether nothing asks for the column: bits per byte stand beside each perplexity. The page leaves it out.
+    #[serde(skip_serializing_if = "usual")]
+    pub unasked: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -195,7 +198,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
 /// How many items a number is the mean of, where they are kept.
 fn items(sample: &Sample) -> Option<usize> {
     match sample {
-        Sample::None | Sample::OutOfMemory => None,
+        Sample::None | Sample::OutOfMemory | Sample::NoisyTimes => None,
         Sample::Right(items) => Some(items.len()),
         Sample::Tasks(tasks) => Some(tasks.iter().map(Vec::len).sum()),
         Sample::Losses(windows) => Some(windows.len()),

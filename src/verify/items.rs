@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::finding::{Check, CheckKind};
-use super::record::{Recorded, frame};
+use super::record::Recorded;
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::identity::MeasureId;
 use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TEXT, TextSample};
-use crate::results::{CHANNELS, StoredNumber};
+use crate::results::{CHANNELS, StoredNumber, read_frame};
 use crate::tasks::{DocumentResult, Task};
 
 /// Two ways to the same number in f64 may be so far apart, as a part of it.
@@ -115,7 +115,7 @@ fn channels(folder: &Path, recorded: &Recorded, check: &mut Check) -> Result<()>
     if !path.exists() {
         return Ok(());
     }
-    let frame = frame(&path)?;
+    let frame = read_frame(&path)?;
     let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
     let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
         check.differ(CHANNELS, ["the columns cell, boundary and error", "others"], None);

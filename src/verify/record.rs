@@ -1,15 +1,13 @@
 //! A results folder as it lies there: its numbers, what each cell found on its way, and its documents where it has them.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 
-use polars::prelude::{DataFrame, ParquetReader, SerReader};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::identity::MeasureId;
-use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults};
+use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
 /// Of `run.json`.
@@ -90,24 +88,9 @@ impl Recorded {
     }
 }
 
-/// A Parquet file as a frame.
-///
-/// # Errors
-/// Damage.
-pub(super) fn frame(path: &Path) -> Result<DataFrame> {
-    let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
-    crate::files::caught::catch(|| ParquetReader::new(file).finish())
-        .map_err(|panic| damaged(path, &panic))?
-        .map_err(|error| damaged(path, &error.to_string()))
-}
-
-fn damaged(path: &Path, found: &str) -> Error {
-    Error::damaged("a table of a results folder cannot be read").at(path.display().to_string()).found(found)
-}
-
 fn documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocument>>> {
-    let frame = frame(path)?;
-    let bad = |error: polars::prelude::PolarsError| damaged(path, &error.to_string());
+    let frame = read_frame(path)?;
+    let bad = |error: polars::prelude::PolarsError| damaged_frame(path, &error.to_string());
     let column = |name: &str| frame.column(name).map_err(bad);
     let texts = |name: &str| Ok::<_, Error>(column(name)?.str().map_err(bad)?.clone());
     let counts = |name: &str| Ok::<_, Error>(column(name)?.u64().map_err(bad)?.clone());

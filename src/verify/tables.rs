@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::finding::{Check, CheckKind};
 use super::items::{ROUNDING, mean};
-use super::record::{Recorded, frame};
+use super::record::Recorded;
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::results::{NOISY, write_csv};
+use crate::results::{NOISY, read_frame, write_csv};
 
 /// # Errors
 /// A file that cannot be read.
@@ -169,7 +169,7 @@ fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
     if !path.is_file() {
         return Ok(());
     }
-    let frame = frame(&path)?;
+    let frame = read_frame(&path)?;
     let folder = tempfile::tempdir().map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
     let again = folder.path().join("again.csv");
     write_csv(&again, &frame)?;

@@ -145,11 +145,6 @@ impl Range {
         ((forward(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// The value at a place from 0, the low end, to 1 of a linear axis.
-    pub(super) fn at(&self, place: f64) -> f64 {
-        self.low + place * (self.high - self.low)
-    }
-
     /// Where bars start.
     pub(super) fn base(&self) -> f64 {
         match self.scale {

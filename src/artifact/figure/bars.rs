@@ -209,7 +209,7 @@ pub struct Dots {
     pub axis: Axis,
     /// The groups' names, below the columns.
     pub groups: Vec<String>,
-    /// Of each group all draws; those that are not finite are not drawn.
+    /// The draws of each group, from left to right; those that are not finite are not drawn.
     pub methods: Vec<Series<Vec<f64>>>,
 }
 
@@ -217,8 +217,8 @@ pub struct Dots {
 const BETWEEN_DOTS: f64 = 1.0;
 /// Of a dot, in points.
 const DOT: f64 = 1.8;
-/// Of a column's room, the part that the dash at the mean fills.
-const DASH: f64 = 0.7;
+/// Share of a column's width that its dots take.
+const SPREAD: f64 = 0.75;
 /// A column is not wider than this, however few there are.
 const WIDEST_DOTS: f64 = 24.0;
 
@@ -244,14 +244,13 @@ impl Dots {
         for (i, method) in self.methods.iter().enumerate() {
             let look = palette::of(&method.method);
             for (j, values) in method.values.iter().enumerate() {
-                let x = groups.column(j, i);
-                let known: Vec<f64> = values.iter().filter_map(|&value| drawable(Some(value))).collect();
-                if !known.is_empty() {
-                    let (y, half) =
-                        (frame.y(known.iter().sum::<f64>() / known.len() as f64), groups.pitch * DASH / 2.0);
-                    scene.line(&[(x - half, y), (x + half, y)], TEXT, 0.8, Dash::Solid);
+                let middle = groups.column(j, i);
+                let step = (groups.pitch * SPREAD / values.len().max(1) as f64).min(2.0 * DOT);
+                for (place, &value) in values.iter().enumerate() {
+                    let Some(value) = drawable(Some(value)) else { continue };
+                    let x = middle + (place as f64 - (values.len() - 1) as f64 / 2.0) * step;
+                    scene.marker((x, frame.y(value)), look.marker, look.colour, DOT);
                 }
-                known.iter().for_each(|&value| scene.marker((x, frame.y(value)), look.marker, look.colour, DOT));
             }
         }
         frame.axis_line(scene, frame.bottom);

@@ -149,7 +149,7 @@ impl Curves {
         if ys.begins_above_zero().is_some()
             && let Some(first) = ys.ticks(Frame::most_ticks(width)).first()
         {
-            axis.label = format!("{}, from {}", axis.title(), first.text);
+            axis.label = format!("{}, axis starts at {}", axis.title(), first.text);
             axis.unit.clear();
         }
         axis

@@ -4,8 +4,7 @@
 //! | --- | --- |
 //! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`BarChart`] |
 //! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
-//! | 4, error of each channel | [`PanelChart`] |
-//! | 5, accuracy against depth | [`Curves`] |
+//! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
 //!
 //! A figure becomes a `scene` of shapes in points, which is written as SVG and PDF and which plotters draws as a bitmap: all
@@ -44,7 +43,6 @@ mod font;
 mod frame;
 mod layers;
 pub mod palette;
-mod panels;
 mod pdf;
 mod png;
 mod scene;
@@ -57,7 +55,6 @@ pub use bars::{BarChart, BarValue, Dots, Series};
 pub use curves::{Curves, Level, Line, Point};
 pub use frame::{Surroundings, Width};
 pub use layers::{DiagramRow, LayerDiagram};
-pub use panels::PanelChart;
 
 use crate::error::Result;
 
@@ -75,7 +72,6 @@ pub enum Plot {
     Curves(Curves),
     Dots(Dots),
     Layers(LayerDiagram),
-    Panels(PanelChart),
 }
 
 /// A figure, drawn.
@@ -125,7 +121,6 @@ impl Figure {
             Plot::Curves(curves) => curves.draw(&self.around, &mut scene),
             Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
             Plot::Layers(diagram) => diagram.draw(&self.around, &mut scene),
-            Plot::Panels(panels) => panels.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
         frame::end(&mut scene, note, below);

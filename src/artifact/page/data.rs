@@ -18,6 +18,8 @@ pub struct Page {
     pub made: String,
     /// The program's version and commit.
     pub program: String,
+    /// What came of it, a sentence each, before everything else.
+    pub answer: Vec<String>,
     /// The artifact whose table stands first, as the paper's main result; none or an unknown one changes nothing.
     pub headline: String,
     /// What a reader has to know of the profiles: how the tiny one differs from the paper's. May be empty.
@@ -49,6 +51,8 @@ pub struct PageArtifact {
     pub figures: Vec<FigureView>,
     /// Name and value, in the order of the page.
     pub provenance: Vec<(String, String)>,
+    /// Who computed the stored results that it was made from.
+    pub computed: Vec<ComputedBy>,
     /// The files that were read, by path, with their SHA-256.
     pub inputs: BTreeMap<String, String>,
     /// What the link says, and the file's path relative to the page's folder.
@@ -58,6 +62,21 @@ pub struct PageArtifact {
 impl PageArtifact {
     /// The status of one that lacks nothing.
     pub const COMPLETE: &str = "complete";
+}
+
+/// Stored results that one commit computed on one machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ComputedBy {
+    pub commit: String,
+    pub machine: String,
+    /// Stored results: selections, operators, scores.
+    pub results: usize,
+    /// Computing time of all of them.
+    pub seconds: f64,
+    /// When the first and the last of them were finished, in UTC.
+    pub first: String,
+    pub last: String,
 }
 
 /// How a cell was made.
@@ -151,6 +170,11 @@ impl Judgement {
             Self::Fails if count != 1 => "fail",
             _ => self.word(),
         }
+    }
+
+    /// The class of its style.
+    pub(super) fn class(self) -> String {
+        self.word().replace(' ', "-")
     }
 
     pub(super) fn sign(self) -> &'static str {

@@ -11,8 +11,8 @@ use super::data::{FigureView, PageArtifact};
 use super::html::base64;
 use crate::error::{Error, Result};
 
-/// Pixels to the point: a figure's text of 8 points is as large as the page's.
-const PIXELS: f64 = 2.0;
+/// Pixels to the point: a figure's text of 8 points is as large as a table's, and three figures of a column fit side by side.
+const PIXELS: f64 = 1.5;
 
 /// A figure as the template shows it.
 #[derive(Debug, Serialize)]
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(of("<svg width='640px' height=\"4e2\"><rect width=\"9\"/>"), Some((640.0, 400.0)));
         // A figure of the program says its printed size, in ten units to the point.
         let printed = "<svg width=\"237.6pt\" height=\"100pt\" viewBox=\"0 0 2376 1000\">";
-        assert_eq!(of(printed), Some((475.2, 200.0)));
+        assert_eq!(of(printed), Some((356.4, 150.0)));
         assert_eq!(of("<?xml?><svg\n viewBox = \"0 0 30,20\" width=\"100%\">"), Some((30.0, 20.0)));
         assert_eq!(of("<svg stroke-width=\"3\" data-height='4'>"), None);
     }

@@ -30,12 +30,17 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-pub use data::{CellNote, ClaimRow, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact};
+pub use data::{CellNote, ClaimRow, ComputedBy, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact};
 
+pub(crate) use summary::{WRITING_FINISHED, WRITING_STARTED};
+
+use crate::artifact::PaperPlace;
 use crate::error::{Error, Result};
 
-const TEMPLATES: [(&str, &str); 5] = [
+const TEMPLATES: [(&str, &str); 7] = [
     ("page.html", include_str!("page.html")),
+    ("frame.html", include_str!("frame.html")),
+    ("audit.html", include_str!("audit.html")),
     ("summary.html", include_str!("summary.html")),
     ("artifact.html", include_str!("artifact.html")),
     ("table.html", include_str!("table.html")),
@@ -44,7 +49,14 @@ const TEMPLATES: [(&str, &str); 5] = [
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The page as HTML.
+/// The page's file in the folder of reports.
+pub const PAGE: &str = "index.html";
+/// The file of the audit, beside it.
+pub const AUDIT: &str = "audit.html";
+/// The figure that stands before the main table.
+const OPENING: &str = "figure1";
+
+/// Renders the page as HTML. The audit has a page of its own ([`render_audit`]).
 ///
 /// # Errors
 /// When two artifacts have the same profile and name, a row does not fit its table's columns, or a figure is no SVG.
@@ -55,65 +67,140 @@ pub fn render(page: &Page) -> Result<String> {
             .at(format!("profile `{}`", twice.profile))
             .found(twice.name.clone()));
     }
-    let section = |artifact| section::artifact(artifact, page);
-    let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
-    // The profiles with the main table first, and of each its main table; the others keep their order.
-    let place = |of: &PageArtifact| {
-        let has_main = page.artifacts.iter().any(|other| other.profile == of.profile && other.name == page.headline);
-        (!has_main, page.artifacts.iter().position(|other| other.profile == of.profile))
-    };
-    shown.sort_by_key(|artifact| (place(artifact), artifact.name != page.headline));
-    let artifacts = shown.into_iter().map(section).collect::<Result<Vec<_>>>()?;
-    let lists = [section::findings(&page.findings)?, section::left_out(&page.left_out)?];
+    let shown = in_order(page);
+    let leading = shown.iter().take_while(|artifact| is_leading(artifact, page)).count();
+    let sections = shown.into_iter().map(|artifact| section::artifact(artifact, page, is_leading(artifact, page)));
+    let artifacts = sections.collect::<Result<Vec<_>>>()?;
     let (notes, shared) = section::notes(page);
     let values = PageValues {
         page,
-        style: STYLE,
-        style_hash: hash(STYLE),
-        script: SCRIPT,
-        script_hash: hash(SCRIPT),
-        profiles: section::profiles(&artifacts),
+        head_values: Head::new(page),
+        profiles: section::profiles(&artifacts, page),
         has_papers: artifacts.iter().any(|artifact| !artifact.tally.is_empty()),
-        artifacts: &artifacts,
+        leading: &artifacts[..leading],
+        artifacts: &artifacts[leading..],
+        answer: summary::answer(page),
         facts: summary::facts(page),
         strips: summary::strips(&page.claims),
         claims: section::claims(&page.claims)?,
-        lists: lists.into_iter().flatten().collect(),
+        audit: (!page.findings.is_empty()).then(|| summary::found(&page.findings)),
+        lists: section::left_out(&page.left_out)?.into_iter().collect(),
         notes,
         shared,
     };
-    filled(&values).map_err(|error| Error::job("the page's templates cannot be filled").found(format!("{error:#}")))
+    filled("page.html", &values)
 }
 
-/// What the templates know.
+/// Renders the audit of the paper's own tables as a page.
+///
+/// # Errors
+/// When a template cannot be filled.
+pub fn render_audit(page: &Page) -> Result<String> {
+    let values = AuditValues {
+        page,
+        head_values: Head::new(page),
+        found: summary::found(&page.findings),
+        findings: section::findings(&page.findings)?,
+    };
+    filled("audit.html", &values)
+}
+
+/// Returns the artifacts in the order of the page: the profile with the main table first; of a profile the opening figure and
+/// the main table, then the paper's order, last what the paper does not have. Lists, which have no profile, stand with the first.
+fn in_order(page: &Page) -> Vec<&PageArtifact> {
+    let rank = |artifact: &&PageArtifact| {
+        let profile = section::own_profile(artifact, page);
+        let place = page.artifacts.iter().position(|other| section::own_profile(other, page) == profile);
+        let is_rest = !is_leading(artifact, page);
+        let is_main_table = artifact.name == page.headline;
+        (
+            profile != section::first_profile(page),
+            place,
+            is_rest,
+            !is_rest && is_main_table,
+            PaperPlace::of(&artifact.name),
+        )
+    };
+    let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
+    shown.sort_by_key(rank);
+    shown
+}
+
+/// Whether an artifact stands before the claims.
+fn is_leading(artifact: &PageArtifact, page: &Page) -> bool {
+    let is_first = section::own_profile(artifact, page) == section::first_profile(page);
+    is_first && (artifact.name == OPENING || artifact.name == page.headline)
+}
+
+/// What both pages begin with.
+#[derive(Serialize)]
+struct Head {
+    style: &'static str,
+    style_hash: String,
+    script: &'static str,
+    script_hash: String,
+    title: String,
+    made: String,
+}
+
+impl Head {
+    fn new(page: &Page) -> Self {
+        Self {
+            style: STYLE,
+            style_hash: hash(STYLE),
+            script: SCRIPT,
+            script_hash: hash(SCRIPT),
+            title: page.title.clone(),
+            made: [page.program.as_str(), &page.made].join(" · "),
+        }
+    }
+}
+
+/// What the template of the page knows.
 #[derive(Serialize)]
 struct PageValues<'a> {
     page: &'a Page,
-    style: &'a str,
-    style_hash: String,
-    script: &'a str,
-    script_hash: String,
+    head_values: Head,
     profiles: Vec<section::PageProfile<'a>>,
     has_papers: bool,
+    /// Sections before the claims.
+    leading: &'a [section::Section<'a>],
     artifacts: &'a [section::Section<'a>],
+    answer: Vec<String>,
     facts: Vec<(&'static str, String)>,
     strips: Vec<summary::Strip<'a>>,
     claims: Option<section::PageList>,
+    /// How much the audit found; `None` where it found nothing.
+    audit: Option<String>,
     lists: Vec<section::PageList>,
     notes: Vec<section::Note<'a>>,
     shared: Vec<section::SharedNote<'a>>,
 }
 
-fn filled(values: &PageValues<'_>) -> std::result::Result<String, minijinja::Error> {
-    let mut templates = Environment::new();
-    templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    // A name that is misspelt in a template is an error and not an empty text.
-    templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    templates.set_formatter(html::escaped);
-    for (name, source) in TEMPLATES {
-        templates.add_template(name, source)?;
-    }
-    templates.get_template("page.html")?.render(Serde(values))
+/// What the template of the audit knows.
+#[derive(Serialize)]
+struct AuditValues<'a> {
+    page: &'a Page,
+    head_values: Head,
+    found: String,
+    findings: Option<section::PageList>,
+}
+
+fn filled(template: &str, values: &impl Serialize) -> Result<String> {
+    let render = || {
+        let mut templates = Environment::new();
+        templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+        // A name that is misspelt in a template is an error and not an empty text.
+        templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+        templates.set_formatter(html::escaped);
+        for (name, source) in TEMPLATES {
+            templates.add_template(name, source)?;
+        }
+        templates.get_template(template)?.render(Serde(values))
+    };
+    render().map_err(|error: minijinja::Error| {
+        Error::job("the page's templates cannot be filled").found(format!("{error:#}"))
+    })
 }
 
 /// What the policy knows a style or a script by.

@@ -127,43 +127,25 @@ function setUpTable(figure) {
   markGroups();
 }
 
-/** From the widest to the narrowest form of a table; the last one always fits. */
-const FORMS = ["wide", "snug", "tall", "broken", "cards"];
+/** From the widest to the narrowest form of a table; the last one scrolls in its frame. */
+const FORMS = ["wide", "snug", "tall", "broken", "scroll"];
+/** Room for the bar of a frame that scrolls, in pixels. */
+const BAR = 16;
 
 /** A4 across, less its margins, and the letters of a table there, in pixels: as the style says of print. */
 const PAPER = { width: 1030, letters: 10 };
 
-/** Gives a table the first form in which no column is cut; one that is folded away when it is unfolded. */
+/** Gives a table the first form in which no column is cut; one that is closed gets it when it is opened. */
 function fit(figure, onPaper = false) {
   if (figure.closest("details:not([open])")) return;
   const table = figure.querySelector("table");
   for (const form of FORMS) {
     figure.dataset.form = form;
-    if (form === "cards") label(figure);
-    else {
-      const letters = onPaper ? PAPER.letters / parseFloat(getComputedStyle(table).fontSize) : 1;
-      // Two pixels are the frame's border.
-      if (table.offsetWidth * letters <= (onPaper ? PAPER.width : figure.clientWidth) - 2) return;
-    }
+    const letters = onPaper ? PAPER.letters / parseFloat(getComputedStyle(table).fontSize) : 1;
+    const room = onPaper ? PAPER.width : figure.clientWidth - (figure.classList.contains("long") ? BAR : 0);
+    // Two pixels are the frame's border.
+    if (table.offsetWidth * letters <= room - 2) return;
   }
-}
-
-/** Says in each cell what its column's head says, which a card shows before the number. The heading over several columns
- *  only where the name alone is not enough. */
-function label(figure) {
-  if (figure.dataset.labelled) return;
-  figure.dataset.labelled = "true";
-  const over = [...figure.querySelectorAll("thead .over")].flatMap((head) => Array(head.colSpan).fill(head.textContent));
-  const lower = [...(figure.querySelector("thead").rows[1]?.cells ?? [])];
-  const heads = [...figure.querySelectorAll("thead th[data-column]")];
-  const names = heads.map((head) => head.querySelector("button > span").textContent);
-  heads.forEach((head, index) => {
-    const isOne = names.indexOf(names[index]) === names.lastIndexOf(names[index]);
-    const heading = isOne || !lower.includes(head) ? "" : `, ${over[lower.indexOf(head)]}`;
-    const text = names[index] + heading;
-    head.querySelector("button > span").dataset.over = heading;
-    for (const row of figure.querySelector("tbody").rows) row.cells[head.dataset.column].dataset.label = text;
-  });
 }
 
 function element(name, text, parent) {
@@ -239,6 +221,21 @@ function addCopy(block) {
   });
 }
 
+/** Scrolls the frame of a table so that a cell is seen: below its head, and beside the columns that stay. */
+function revealInFrame(cell, head) {
+  const frame = cell.closest(".scroll");
+  if (getComputedStyle(frame).overflowY === "visible") return;
+  const [at, box] = [cell.getBoundingClientRect(), frame.getBoundingClientRect()];
+  const stays = [...cell.parentElement.cells].filter((of) => of !== cell && getComputedStyle(of).position === "sticky");
+  const left = box.left + stays.reduce((sum, of) => sum + of.offsetWidth, 0);
+  const right = box.left + frame.clientWidth;
+  const bottom = box.top + frame.clientHeight;
+  if (at.top < box.top + head) frame.scrollTop -= box.top + head - at.top;
+  else if (at.bottom > bottom) frame.scrollTop += at.bottom - bottom;
+  if (at.left < left) frame.scrollLeft -= left - at.left;
+  else if (at.right > right) frame.scrollLeft += at.right - right;
+}
+
 /** Notes beside their numbers, by the address's `#cell-…`. */
 function setUpNotes() {
   const dialog = document.getElementById("note");
@@ -264,10 +261,11 @@ function setUpNotes() {
   };
   // Where the head of its table does not cover the number. On a narrow screen the note has the lower part.
   const reveal = () => {
-    const cell = opener?.parentElement.getBoundingClientRect();
-    if (!cell) return;
+    if (!opener) return;
     const figure = opener.closest("figure");
-    const head = figure.dataset.form === "cards" ? 0 : figure.querySelector("thead").offsetHeight;
+    const head = figure.querySelector("thead").offsetHeight;
+    revealInFrame(opener.parentElement, head);
+    const cell = opener.parentElement.getBoundingClientRect();
     const top = document.querySelector(".menu").offsetHeight + head + 8;
     const isIn = cell.top >= top && cell.bottom <= innerHeight * (isNarrow.matches ? 0.4 : 1);
     if (!isIn) scrollBy({ top: cell.top - (isNarrow.matches ? top : Math.max(top, innerHeight * 0.4)) });
@@ -281,6 +279,11 @@ function setUpNotes() {
     const note = document.getElementById(id);
     const links = [...document.querySelectorAll("main td > a, main th > a")].filter((link) => link.hash === `#${id}`);
     if (opener?.hash !== `#${id}`) opener = links[0] ?? null;
+    const closed = opener?.closest("details:not([open])");
+    if (closed) {
+      closed.open = true;
+      closed.querySelectorAll("figure.table").forEach((figure) => fit(figure));
+    }
     body.replaceChildren();
     document.getElementById("note-title").textContent = note ? note.querySelector("h3").textContent : "No such cell";
     if (note) {
@@ -325,12 +328,12 @@ function setUpNotes() {
   show();
 }
 
-/** What is folded away: fitted when it is unfolded, and unfolded by a link into it, also where the browser does not. */
+/** What is closed: fitted when it is opened, and opened by a link into it, or to its section. */
 function setUpFolded() {
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const folded = target?.closest("details:not([open])");
-    if (folded) folded.open = true;
+    const closed = target?.closest("details:not([open])") ?? target?.querySelector(":scope > details.folded:not([open])");
+    if (closed) closed.open = true;
   };
   document.addEventListener("toggle", ({ target }) => {
     if (!target.open) return;

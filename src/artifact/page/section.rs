@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::data::{CellNote, ClaimRow, FindingRow, Page, PageArtifact};
+use super::data::{CellNote, ClaimRow, ComputedBy, FindingRow, Page, PageArtifact};
 use super::figure::{self, PageFigure};
 use super::html::{artifact_id, cell_id, encoded};
-use super::summary;
+use super::summary::{self, Verdicts};
 use super::table::{self, PageTable};
 use crate::artifact::audit::Severity;
-use crate::artifact::printed;
+use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
@@ -53,11 +53,23 @@ pub(super) struct Section<'a> {
     id: String,
     title: &'a str,
     artifact: &'a PageArtifact,
+    /// Whether it stands before the claims.
+    is_leading: bool,
+    /// Whether its tables and figures are closed at first: those of the appendix, and what the paper does not have.
+    is_folded: bool,
+    /// Whether the paper has it.
+    is_in_paper: bool,
+    /// What a closed section holds: `57 rows`.
+    extent: String,
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
     figures: Vec<PageFigure<'a>>,
+    /// When, by whom and for how long its numbers were computed.
+    computed: Vec<(&'static str, String)>,
     /// What the paper says of this artifact, each with the id of its row among all claims.
     claims: Vec<(String, &'a ClaimRow)>,
+    /// How many of them have which verdict on our numbers.
+    verdicts: Vec<Verdicts>,
     /// Name, path and address of each file.
     files: Vec<(&'a str, &'a str, Option<String>)>,
 }
@@ -68,6 +80,20 @@ pub(super) struct PageProfile<'a> {
     name: &'a str,
     tally: Tally,
     artifacts: Vec<ArtifactLink<'a>>,
+    /// What the paper does not have.
+    beyond: Vec<ArtifactLink<'a>>,
+}
+
+/// Returns the profile with the main table; of none, that of the first artifact with one.
+pub(super) fn first_profile(page: &Page) -> &str {
+    let main = page.artifacts.iter().find(|artifact| artifact.name == page.headline);
+    let named = page.artifacts.iter().find(|artifact| !artifact.profile.is_empty());
+    main.or(named).map_or("", |artifact| &artifact.profile)
+}
+
+/// Returns the profile that an artifact stands with: lists have none of their own.
+pub(super) fn own_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
+    if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
 
 #[derive(Debug, Serialize)]
@@ -75,33 +101,42 @@ struct ArtifactLink<'a> {
     id: &'a str,
     name: &'a str,
     title: &'a str,
+    is_leading: bool,
     tally: Tally,
 }
 
 /// # Errors
 /// As [`table::table`] and [`figure::figure`].
-pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result<Section<'a>> {
+pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
     let place = |number: usize| match artifact.tables.len() {
         1 => name(artifact),
         _ => format!("{}:{}", name(artifact), number + 1),
     };
+    let place_in_paper = PaperPlace::of(&artifact.name);
     let table = |(number, view): (usize, &'a SavedTable)| {
         let ids = (format!("{id}:table{}", number + 1), place(number));
-        table::table(view, ids, heading(artifact), &page.cells)
+        table::table(view, ids, heading(artifact), &page.cells, !is_leading)
             .map_err(|error| error.at(format!("artifact {}", artifact.name)))
     };
     let own = |(at, claim): (usize, &'a ClaimRow)| {
         let is_own = claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
         is_own.then(|| (summary::anchor(at), claim))
     };
+    let claims: Vec<(String, &ClaimRow)> = page.claims.iter().enumerate().filter_map(own).collect();
     Ok(Section {
         title: heading(artifact),
         artifact,
+        is_leading,
+        is_folded: !is_leading && !matches!(place_in_paper, PaperPlace::Main(_)),
+        is_in_paper: place_in_paper != PaperPlace::Beyond,
+        extent: extent(artifact),
         tally: Tally::of(&artifact.tables),
         tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
-        claims: page.claims.iter().enumerate().filter_map(own).collect(),
+        computed: artifact.computed.iter().map(|of| ("computed", computed(of))).collect(),
+        verdicts: summary::verdicts(&claims.iter().map(|(_, claim)| claim.verdict).collect::<Vec<_>>()),
+        claims,
         files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), address(path))).collect(),
         id,
     })
@@ -123,22 +158,45 @@ fn address(path: &str) -> Option<String> {
     (!leaves).then(|| encoded(path, "/"))
 }
 
-/// The artifacts by their profiles, as they follow each other.
-pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<PageProfile<'a>> {
-    let together = sections.chunk_by(|a, b| a.artifact.profile == b.artifact.profile);
+/// `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`
+fn computed(of: &ComputedBy) -> String {
+    let time = match of.seconds {
+        seconds if seconds < 100.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 6000.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    };
+    let results = if of.results == 1 { "result" } else { "results" };
+    let when = format!("{} {results} in {time} of computing, {} to {}", of.results, of.first, of.last);
+    let commit = if of.commit.is_empty() { String::new() } else { format!("commit {}", short(&of.commit)) };
+    let parts = [when.as_str(), &commit, &of.machine];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Says how much a closed section holds.
+fn extent(artifact: &PageArtifact) -> String {
+    let rows: usize = artifact.tables.iter().map(|table| table.rows.len()).sum();
+    let counts = [(rows, "row", "rows"), (artifact.figures.len(), "figure", "figures")];
+    let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
+    let words = counts.map(|(count, one, many)| format!("{count} {}", if count == 1 { one } else { many }));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the artifacts by their profiles, as they follow each other.
+pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
+    let link = |section: &'a Section<'a>| ArtifactLink {
+        id: &section.id,
+        name: &section.artifact.name,
+        title: section.title,
+        is_leading: section.is_leading,
+        tally: section.tally,
+    };
+    let together = sections.chunk_by(|a, b| own_profile(a.artifact, page) == own_profile(b.artifact, page));
     together
-        .map(|sections| {
-            let entry = |section: &'a Section<'a>| ArtifactLink {
-                id: &section.id,
-                name: &section.artifact.name,
-                title: section.title,
-                tally: section.tally,
-            };
-            PageProfile {
-                name: sections.first().map_or("", |section| section.artifact.profile.as_str()),
-                tally: Tally::of(sections.iter().flat_map(|section| &section.artifact.tables)),
-                artifacts: sections.iter().map(entry).collect(),
-            }
+        .map(|sections| PageProfile {
+            name: sections.first().map_or("", |section| own_profile(section.artifact, page)),
+            tally: Tally::of(sections.iter().flat_map(|section| &section.artifact.tables)),
+            artifacts: sections.iter().filter(|section| section.is_in_paper).map(link).collect(),
+            beyond: sections.iter().filter(|section| !section.is_in_paper).map(link).collect(),
         })
         .collect()
 }
@@ -190,9 +248,18 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     };
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
+    // Only numbers of the paper's own models can refute the paper.
+    let is_toy = claims.iter().any(|claim| !["", PAPER_PROFILE].contains(&claim.profile.as_str()));
+    let caption = if is_toy { format!("{TOY_MODELS} {caption}") } else { caption.to_owned() };
     let rows = claims.iter().enumerate().map(row).collect();
-    list(("claims", "Claims", caption.to_owned()), &SavedTable { columns, rows, ..SavedTable::default() })
+    list(("claims", "Claims", caption), &SavedTable { columns, rows, ..SavedTable::default() })
 }
+
+/// The profile of the paper's own models.
+const PAPER_PROFILE: &str = "paper";
+/// What claims on other models can say.
+const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
+                          the paper's models, and a claim that holds confirms it for these models alone.";
 
 /// All findings as one table; none where there are no findings.
 ///
@@ -212,7 +279,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
         group_name: "Severity".to_owned(),
         ..SavedTable::default()
     };
-    list(("findings", "Audit", caption), &view)
+    list(("findings", "Findings", caption), &view)
 }
 
 /// All folders that are left out as one table; none where there are none.
@@ -240,7 +307,7 @@ fn list((id, title, caption): (&'static str, &'static str, String), view: &Saved
     if view.rows.is_empty() {
         return Ok(None);
     }
-    let table = table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new())?;
+    let table = table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new(), false)?;
     Ok(Some(PageList { id, title, caption, table }))
 }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::data::{ClaimRow, Judgement, Page, PageArtifact};
+use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
+use crate::artifact::audit::Severity;
 
-/// Names and values: of what the page shows, from the artifacts' records.
+/// Returns names and values: what the page shows, and who made it when, from the artifacts' records.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
     let of = |name: &str| -> BTreeSet<&str> {
         let lines = page.artifacts.iter().flat_map(|artifact| &artifact.provenance);
         lines.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
     };
-    let all = |name: &str| of(name).into_iter().collect::<Vec<_>>().join("; ");
     let count = |is: fn(&PageArtifact) -> bool, one: &str, many: &str| {
         let count = page.artifacts.iter().filter(|artifact| is(artifact)).count();
         format!("{count} {}", if count == 1 { one } else { many })
@@ -25,21 +25,83 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         count(|artifact| artifact.tables.is_empty(), "figure", "figures"),
         if profiles.is_empty() { String::new() } else { format!(", profile {}", profiles.join(", ")) },
     );
-    let when = match (of("started").first(), of("finished").last()) {
-        (Some(first), Some(last)) => format!("{first} to {last}"),
-        _ => String::new(),
+    // Pages of an earlier version call them otherwise.
+    let first = of(WRITING_STARTED).into_iter().chain(of("started")).min();
+    let last = of(WRITING_FINISHED).into_iter().chain(of("finished")).max();
+    let written = match first.zip(last) {
+        Some((first, last)) => by(&format!("{first} to {last}"), of("commit").into_iter()),
+        None => String::new(),
     };
+    let machines: BTreeSet<&str> = of("machine").into_iter().chain(made_by(page, "machine")).collect();
     let open = page.artifacts.iter().filter(|of| !["", PageArtifact::COMPLETE].contains(&of.status.as_str()));
     let open: Vec<String> = open.map(|of| format!("{}: {}", of.name, of.status)).collect();
     let facts = [
         ("Shown", shown),
-        ("Made", when),
-        ("On", all("machine")),
-        ("With", all("program")),
-        ("Commit", all("commit")),
+        ("Computed", computed(page)),
+        ("Written", written),
+        ("On", machines.into_iter().collect::<Vec<_>>().join("; ")),
         ("Not complete", open.join("; ")),
     ];
     facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// Returns what came of the page's artifacts, a sentence each.
+pub(super) fn answer(page: &Page) -> Vec<String> {
+    let with = |verdict: Judgement| page.claims.iter().filter(|claim| claim.verdict == verdict).count();
+    let mut counts = Judgement::ALL.into_iter().map(|verdict| (with(verdict), verdict)).filter(|(count, _)| *count > 0);
+    let words: Vec<String> = counts.by_ref().map(|(count, verdict)| format!("{count} {}", verdict.of(count))).collect();
+    let claims = (!words.is_empty()).then(|| {
+        format!("Of {} checks of the paper's claims on our numbers, {}.", page.claims.len(), words.join(", "))
+    });
+    page.answer.iter().cloned().chain(claims).collect()
+}
+
+/// Names of the provenance lines that say when an artifact's files were written from the store.
+pub(crate) const WRITING_STARTED: &str = "writing started";
+pub(crate) const WRITING_FINISHED: &str = "writing finished";
+
+/// Returns when the numbers were computed, and by which commits.
+fn computed(page: &Page) -> String {
+    let all = || page.artifacts.iter().flat_map(|artifact| &artifact.computed);
+    let first = all().map(|of| of.first.as_str()).filter(|time| !time.is_empty()).min();
+    let last = all().map(|of| of.last.as_str()).filter(|time| !time.is_empty()).max();
+    let when = first.zip(last).map_or_else(String::new, |(first, last)| format!("{first} to {last}"));
+    by(&when, made_by(page, "commit").into_iter())
+}
+
+/// Returns the commits or the machines that computed numbers of the page.
+fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
+    let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
+    let computed = computed.map(|of| if what == "commit" { of.commit.as_str() } else { of.machine.as_str() });
+    // A page of an earlier version only has the makers of single cells.
+    let of_cells = page.cells.values().flat_map(|note| &note.makers).flatten();
+    let of_cells = of_cells.filter(|(name, _)| name == what).map(|(_, value)| value.as_str());
+    computed.chain(of_cells).filter(|value| !value.is_empty()).collect()
+}
+
+/// `WHEN, by commit 0123456789ab`
+fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
+    let commits: BTreeSet<String> = commits.map(shortened).collect();
+    let noun = if commits.len() == 1 { "commit" } else { "commits" };
+    let by = (!commits.is_empty()).then(|| format!("by {noun} {}", commits.into_iter().collect::<Vec<_>>().join(", ")));
+    [Some(when.to_owned()).filter(|when| !when.is_empty()), by].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Shortens a commit, and keeps what follows it.
+fn shortened(commit: &str) -> String {
+    let (hash, rest) = commit.split_at(commit.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(commit.len()));
+    format!("{}{rest}", hash.get(..12).unwrap_or(hash))
+}
+
+/// `52 contradictions, 15 suspicions and 20 remarks`
+pub(super) fn found(findings: &[FindingRow]) -> String {
+    let count = |severity: Severity| findings.iter().filter(|of| of.severity == severity).count();
+    let words = Severity::ALL.map(|severity| (count(severity), severity.name()));
+    let words = words.into_iter().filter(|(count, _)| *count > 0);
+    let mut words: Vec<String> =
+        words.map(|(count, name)| format!("{count} {name}{}", if count == 1 { "" } else { "s" })).collect();
+    let last = words.pop().unwrap_or_default();
+    if words.is_empty() { last } else { format!("{} and {last}", words.join(", ")) }
 }
 
 /// A square for each claim, with how many there are of each sort.
@@ -53,18 +115,30 @@ pub(super) struct Strip<'a> {
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
-    /// Class, sign, count, and the word for so many.
-    tally: [(&'static str, &'static str, usize, &'static str); 3],
+    /// Of those verdicts that are there.
+    tally: Vec<Verdicts>,
     squares: Vec<Square>,
 }
 
 #[derive(Debug, Serialize)]
 struct Square {
-    word: &'static str,
+    class: String,
     sign: &'static str,
     /// The claim's row.
     id: String,
     says: String,
+}
+
+/// Class, sign, count and verb of the claims with one verdict.
+pub(super) type Verdicts = (String, &'static str, usize, &'static str);
+
+/// Counts verdicts; those that no claim has are left out.
+pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
+    let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
+        let count = all.iter().filter(|of| **of == verdict).count();
+        (count > 0).then(|| (verdict.class(), verdict.sign(), count, verdict.of(count)))
+    });
+    counted.collect()
 }
 
 /// Ours and the paper's for each profile; none where there are no claims.
@@ -72,14 +146,11 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
     let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| {
-        let tally = Judgement::ALL.map(|word| {
-            let count = claims.iter().filter(|(_, of)| verdict(of) == word).count();
-            (word.word(), word.sign(), count, word.of(count))
-        });
+        let tally = verdicts(&claims.iter().map(|(_, claim)| verdict(claim)).collect::<Vec<_>>());
         let square = |(at, of): &(usize, &ClaimRow)| {
             let (word, sign) = (verdict(of).word(), verdict(of).sign());
             let says = format!("{word}: {}", of.claim.chars().take(90).collect::<String>());
-            Square { word, sign, id: anchor(*at), says }
+            Square { class: verdict(of).class(), sign, id: anchor(*at), says }
         };
         StripRow { name, tally, squares: claims.iter().map(square).collect() }
     };

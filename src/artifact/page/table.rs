@@ -16,6 +16,9 @@ const PROSE: usize = 36;
 /// Fewer rows than this are filtered by eye.
 const FILTERED: usize = 6;
 
+/// More rows than this scroll in a frame of limited height.
+const LONG: usize = 24;
+
 /// A table as the template shows it.
 #[derive(Debug, Serialize)]
 pub(super) struct PageTable {
@@ -29,6 +32,8 @@ pub(super) struct PageTable {
     is_hidden: bool,
     /// Whether there is enough to filter.
     is_filtered: bool,
+    /// Whether its rows scroll in a frame of limited height.
+    is_long: bool,
     choices: Vec<RowChoice>,
     protocol: String,
     notes: Vec<String>,
@@ -103,7 +108,8 @@ struct JudgedBeside {
     unlike: Option<String>,
 }
 
-/// `ids` are the unique id of its caption and its name in the page's address. `title` stands in for an empty caption.
+/// `ids` are the unique id of its caption and its name in the page's address. `title` stands in for an empty caption. A table
+/// of many rows `may_scroll` in a frame of its own.
 ///
 /// # Errors
 /// When a row has not one cell for each column.
@@ -112,6 +118,7 @@ pub(super) fn table(
     (id, name): (String, String),
     title: &str,
     notes: &BTreeMap<String, CellNote>,
+    may_scroll: bool,
 ) -> Result<PageTable> {
     if let Some((index, row)) = view.rows.iter().enumerate().find(|(_, row)| row.cells.len() != view.columns.len()) {
         return Err(Error::job("a row does not fit its table")
@@ -119,6 +126,7 @@ pub(super) fn table(
             .expected(format!("{} cells", view.columns.len()))
             .found(row.cells.len().to_string()));
     }
+    let view = &asked_columns(view);
     let shape = PageShape::of(view);
     Ok(PageTable {
         id,
@@ -126,12 +134,25 @@ pub(super) fn table(
         caption: if view.caption.is_empty() { title.to_owned() } else { view.caption.clone() },
         is_hidden: view.caption.is_empty(),
         is_filtered: view.rows.len() >= FILTERED,
+        is_long: may_scroll && view.rows.len() > LONG,
         choices: shape.choices(view),
         protocol: view.protocol.clone(),
         notes: view.notes.clone(),
         heads: shape.heads(view),
         rows: view.rows.iter().map(|row| shape.row(view, row, notes)).collect(),
     })
+}
+
+/// Returns the table without the columns that nothing asks for.
+fn asked_columns(view: &SavedTable) -> SavedTable {
+    let kept: Vec<usize> = (0..view.columns.len()).filter(|&at| !view.columns[at].unasked).collect();
+    let row =
+        |row: &SavedRow| SavedRow { cells: kept.iter().map(|&at| row.cells[at].clone()).collect(), ..row.clone() };
+    SavedTable {
+        columns: kept.iter().map(|&at| view.columns[at].clone()).collect(),
+        rows: view.rows.iter().map(row).collect(),
+        ..view.clone()
+    }
 }
 
 /// What holds for the whole table.

@@ -54,6 +54,14 @@ fn hostile_page() -> Page {
         }],
         figures: vec![FigureView { svg: format!("<svg width='3' height='4'>{HOSTILE}</svg>"), label: hostile() }],
         provenance: vec![pair()],
+        computed: vec![ComputedBy {
+            commit: hostile(),
+            machine: hostile(),
+            results: 1,
+            seconds: 1.5,
+            first: hostile(),
+            last: hostile(),
+        }],
         inputs: [pair()].into(),
         files: vec![pair(), (hostile(), format!("a{HOSTILE}")), (hostile(), "javascript:1".into())],
     };
@@ -88,6 +96,7 @@ fn hostile_page() -> Page {
         title: hostile(),
         made: hostile(),
         program: hostile(),
+        answer: vec![hostile()],
         headline: hostile(),
         profile_note: hostile(),
         artifacts: vec![artifact],
@@ -341,7 +350,7 @@ fn a_caption_stands_once() {
     // The alternative texts of the figures have it too, which nobody sees.
     let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
     assert_eq!(seen.matches(caption).count(), 1);
-    assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"6\" height=\"8\""));
+    assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"5\" height=\"6\""));
 }
 
 #[test]
@@ -436,19 +445,23 @@ fn a_text_that_is_an_address_is_a_link_and_nothing_else_is() {
 }
 
 #[test]
-fn the_page_begins_with_what_was_run_the_claims_and_the_main_table() {
+fn page_begins_with_answer_figure_table_and_claims() {
     let mut page = large_page(2);
     let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     page.artifacts[0].provenance = vec![said("machine", "a machine"), said("started", "2026-01-01T00:00:00Z")];
     page.artifacts[0].provenance.push(said("finished", "2026-01-01T00:10:00Z"));
     let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
-    // A list of no profile stands before those of a profile, but for the main table's.
+    // A list of no profile stands among those of the profile, in the paper's order.
     page.artifacts[0].profile = "tiny".into();
+    for name in ["beyond", "tableA4", "figure1", "table3"] {
+        page.artifacts.push(PageArtifact { name: name.into(), ..page.artifacts[0].clone() });
+    }
     page.artifacts.insert(0, other);
     page.headline = "table2".into();
     let claim = |verdict, paper_verdict| ClaimRow {
         claim: "Ours is best.".into(),
         artifact: "table2".into(),
+        profile: "tiny".into(),
         verdict,
         paper_verdict,
         ..ClaimRow::default()
@@ -461,10 +474,23 @@ fn the_page_begins_with_what_was_run_the_claims_and_the_main_table() {
     let html = render(&page).unwrap();
     assert_links_lead_somewhere(&html);
     let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}"));
-    assert!(place("2026-01-01T00:00:00Z to 2026-01-01T00:10:00Z") < place("<p class=\"squares\""));
-    assert!(place("<p class=\"squares\"") < place("<section id=\"claims\">"));
-    assert!(place("<section id=\"claims\">") < place("<section id=\"artifact-tiny/table2\">"));
-    assert!(place("<section id=\"artifact-tiny/table2\">") < place("<section id=\"artifact-table1\">"));
+    let parts = [
+        "Of 3 checks of the paper's claims on our numbers, 1 holds, 1 fails, 1 unknown.",
+        "2026-01-01T00:00:00Z to 2026-01-01T00:10:00Z",
+        "<section id=\"artifact-tiny/figure1\">",
+        "<section id=\"artifact-tiny/table2\">",
+        "<section id=\"claims\">",
+        "<p class=\"squares\"",
+        "<section id=\"artifact-table1\">",
+        "<section id=\"artifact-tiny/table3\">",
+        "<section id=\"artifact-tiny/tableA4\">",
+        "<section id=\"artifact-tiny/beyond\">",
+    ];
+    let places = parts.map(place);
+    assert!(places.is_sorted(), "{:?}", parts.iter().zip(places).collect::<Vec<_>>());
+    // Tables of the appendix, and what the paper does not have, are closed.
+    assert_eq!(html.matches("<details class=\"folded\"><summary>Show 2 rows</summary>").count(), 2);
+    assert!(html.contains("On small models a claim that fails"), "what a failure on small models can say");
     let rows: Vec<&str> = html
         .split("class=\"squares\" aria-hidden=\"true\">")
         .skip(1)
@@ -474,6 +500,64 @@ fn the_page_begins_with_what_was_run_the_claims_and_the_main_table() {
         |row: &str| ["holds", "fails", "unknown"].map(|word| row.matches(&format!("class=\"{word}\"")).count());
     assert_eq!(rows.iter().map(|row| counts(row)).collect::<Vec<_>>(), [[1, 1, 1], [2, 1, 0]]);
     assert!(html.contains("<tr id=\"claim-2\">") && html.contains("<b>fails</b>"));
+}
+
+#[test]
+fn page_tells_computing_from_writing_and_names_all_commits() {
+    let mut page = large_page(1);
+    let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    page.artifacts[0].provenance = vec![
+        said("commit", &"a".repeat(40)),
+        said("machine", "machine A"),
+        said(WRITING_STARTED, "2026-02-01T00:00:00Z"),
+        said(WRITING_FINISHED, "2026-02-01T00:00:06Z"),
+    ];
+    let computed = |commit: &str, machine: &str, first: &str, last: &str| ComputedBy {
+        commit: commit.repeat(40),
+        machine: machine.into(),
+        results: 2,
+        seconds: 90.0,
+        first: first.into(),
+        last: last.into(),
+    };
+    page.artifacts[0].computed = vec![
+        computed("b", "machine B", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"),
+        computed("c", "machine A", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
+    ];
+    let html = render(&page).unwrap();
+    let fact = |name: &str, value: &str| format!("<dt>{name}</dt><dd>{value}</dd>");
+    let when = "2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z, by commits bbbbbbbbbbbb, cccccccccccc";
+    assert!(html.contains(&fact("Computed", when)), "{html}");
+    let when = "2026-02-01T00:00:00Z to 2026-02-01T00:00:06Z, by commit aaaaaaaaaaaa";
+    assert!(html.contains(&fact("Written", when)));
+    assert!(html.contains(&fact("On", "machine A; machine B")));
+    assert!(html.contains("2 results in 90.0 s of computing, 2026-01-02T00:00:00Z to"));
+}
+
+#[test]
+fn audit_has_a_page_of_its_own() {
+    let page = hostile_page();
+    let [html, audit] = [render(&page).unwrap(), render_audit(&page).unwrap()];
+    assert!(html.contains("href=\"audit.html\"") && html.contains("1 contradiction"));
+    assert!(!html.contains("id=\"findings\"") && audit.contains("id=\"findings\""));
+    assert!(audit.contains("href=\"index.html\""));
+    assert_links_lead_somewhere(&audit);
+    assert_eq!(audit.matches("<script").count(), 1, "no text of the data is markup");
+    assert!(without_ours(&audit).contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is shown as it is");
+    let none = Page::default();
+    assert!(!render(&none).unwrap().contains("audit.html"), "nothing was found");
+    assert!(render_audit(&none).unwrap().contains("found nothing"));
+}
+
+#[test]
+fn columns_that_nothing_asks_for_are_left_out() {
+    let mut page = large_page(2);
+    page.artifacts[0].tables[0].columns[4].name = "bits per byte".into();
+    assert!(render(&page).unwrap().contains("bits per byte"));
+    page.artifacts[0].tables[0].columns[4].unasked = true;
+    let html = render(&page).unwrap();
+    assert!(!html.contains("bits per byte"));
+    assert_eq!(html.matches("href=\"#cell-").count(), 2 * 9);
 }
 
 #[test]

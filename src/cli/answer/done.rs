@@ -213,7 +213,7 @@ pub(crate) struct ListedArtifact {
     pub(crate) seconds_left: Option<f64>,
     /// Why its grid cannot be read, in words; null where it can.
     pub(crate) lacks: Option<String>,
-    /// When it was last made, UTC; null where it never was.
+    /// When its last run finished, in UTC, as the record says; null when there is none.
     pub(crate) made: Option<String>,
 }
 

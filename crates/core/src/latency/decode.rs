@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted, in_rounds};
+use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted, in_rounds, rests_on_noise};
 use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
@@ -42,6 +42,11 @@ impl DecodeResult {
         let spread = self.spread()?;
         let mean = 1e3 * self.tokens as f64 / spread.mean;
         Some(TimeSpread { mean, deviation: mean * spread.relative() })
+    }
+
+    /// Whether its speedup rests on times that are noise.
+    pub fn has_noisy_speedup(&self) -> bool {
+        rests_on_noise(self.first, [self.dense.as_deref(), self.times.as_deref()])
     }
 
     pub fn speedup(&self) -> Option<Speedup> {

@@ -3,6 +3,7 @@
 //!
 //! | file | noun |
 //! | --- | --- |
+//! | `idle` | noise of the machine, measured before times are recorded |
 //! | `in_full` | diagonal operators as full products |
 //! | `rounds` | the prompt, so many sequences of so many tokens, and passes over it, the variants' one after the other, round by round, until they are quiet |
 //! | `decode` | new tokens behind the prompt, one after the other, in such rounds |
@@ -10,12 +11,14 @@
 //! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |
 
 mod decode;
+mod idle;
 mod in_full;
 mod result;
 mod rounds;
 mod spread;
 
 pub use decode::{DecodeResult, decode_work, decoded};
+pub use idle::machine_spread;
 pub use in_full::{has_diagonal, in_full};
 pub use result::LatencyResult;
 pub use rounds::{Patience, Prompt, Rounds, Session, Timed, interleaved, passes};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::decode::DecodeResult;
-use super::rounds::counted;
+use super::rounds::{counted, rests_on_noise};
 use super::spread::{Speedup, TimeSpread};
 
 /// What a variant took over one prompt.
@@ -41,6 +41,11 @@ impl LatencyResult {
     /// The spread of its diagonal operator as one multiplication a channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
         TimeSpread::of(self.counted(self.by_channel.as_deref()?))
+    }
+
+    /// Whether its speedup rests on times that are noise.
+    pub fn has_noisy_speedup(&self) -> bool {
+        rests_on_noise(self.first, [self.dense.as_deref(), self.times.as_deref()])
     }
 
     pub fn speedup(&self) -> Option<Speedup> {

@@ -56,6 +56,12 @@ pub(super) fn counted(first: usize, times: &[f64]) -> &[f64] {
     times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
 }
 
+/// Whether the rounds that count of any of these times are noise.
+pub(super) fn rests_on_noise(first: usize, times: [Option<&[f64]>; 2]) -> bool {
+    let mut known = times.into_iter().flatten().filter_map(|times| TimeSpread::of(counted(first, times)));
+    known.any(|spread| spread.is_noise())
+}
+
 /// How many passes [`interleaved`] makes where the first rounds are quiet.
 pub fn passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)

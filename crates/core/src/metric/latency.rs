@@ -48,7 +48,7 @@ pub static DECODE: MetricEntry = MetricEntry {
 };
 
 /// `decode_speedup`: the dense backbone's time to decode over the own.
-pub(super) static DECODE_SPEEDUP: MetricEntry = MetricEntry {
+pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     note: "the dense backbone's mean time to decode the new tokens over the own, with half the 95 % interval of the rounds' ratios",
     has_error: true,
     of: Of::Decode(|of| of.speedup().map(|of| Measure { value: of.ratio, stderr: of.half_width })),

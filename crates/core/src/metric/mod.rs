@@ -24,7 +24,7 @@ use crate::style::Style;
 use crate::tasks::TASKS;
 
 pub use entry::{Direction, MetricEntry, Nearness, Of, PairedTest, RepairSample, Shown, TaskSample, TextSample, Unit};
-pub use latency::{DECODE, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
+pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
 pub use task::{ACCURACY, TASK};
 pub use text::{BITS_PER_BYTE, PERPLEXITY, TEXT};
@@ -43,7 +43,7 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &MEMORY,
     &MEMORY_SIZE,
     &DECODE,
-    &latency::DECODE_SPEEDUP,
+    &DECODE_SPEEDUP,
     &latency::DECODE_PREDICTED,
     &BOUNDARY_ERROR,
     &CHANNEL_ERROR,

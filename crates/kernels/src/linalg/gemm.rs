@@ -5,15 +5,36 @@
 
 use ::gemm::Parallelism;
 
+use super::dots;
+
 /// The element types that [`gemm`] multiplies.
 pub trait Element: Copy + 'static + private::Sealed {
     const ZERO: Self;
     const ONE: Self;
+
+    /// Multiplies few rows with few columns in the order that sums have with AVX-512. Returns whether it did.
+    fn few(
+        _destination: &mut MatrixViewMut<'_, Self>,
+        _into: Update,
+        _a: MatrixView<'_, Self>,
+        _b: MatrixView<'_, Self>,
+    ) -> bool {
+        false
+    }
 }
 
 impl Element for f32 {
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
+
+    fn few(
+        destination: &mut MatrixViewMut<'_, Self>,
+        into: Update,
+        a: MatrixView<'_, Self>,
+        b: MatrixView<'_, Self>,
+    ) -> bool {
+        dots::multiply(destination, into, a, b)
+    }
 }
 
 impl Element for f64 {
@@ -56,6 +77,11 @@ impl<'a, T> MatrixView<'a, T> {
     /// The number of columns.
     pub fn width(&self) -> usize {
         self.columns
+    }
+
+    /// Whether the elements of each row stand one after the other.
+    pub(super) fn has_whole_rows(&self) -> bool {
+        self.column_stride == 1
     }
 
     /// The elements of one row, if they stand one after the other.
@@ -111,6 +137,12 @@ impl<'a, T> MatrixViewMut<'a, T> {
             assert!((rows - 1) * row_stride + columns <= data.len(), "a matrix view reaches past its slice");
         }
         Self { data, rows, columns, row_stride }
+    }
+
+    /// The elements of a row.
+    pub(super) fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows, "an output matrix has no such row");
+        &mut self.data[row * self.row_stride..][..self.columns]
     }
 }
 
@@ -204,6 +236,20 @@ fn run<T: Element>(
         row.copy_from_slice(&pair[..b.columns]);
         return;
     }
+    if !T::few(destination, into, a, b) {
+        run_crate(destination, into, a, b, threads);
+    }
+}
+
+/// Multiplies by the `gemm` crate; the shapes are checked.
+pub(super) fn run_crate<T: Element>(
+    destination: &mut MatrixViewMut<'_, T>,
+    into: Update,
+    a: MatrixView<'_, T>,
+    b: MatrixView<'_, T>,
+    threads: usize,
+) {
+    assert!(a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows);
     let started = profile::start();
     // SAFETY: the constructors of `MatrixView` and `MatrixViewMut` checked that every element addressed by shape and strides lies
     // inside its slice, the shapes agree, and the borrow rules keep the destination apart from both operands.

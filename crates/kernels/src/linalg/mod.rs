@@ -4,6 +4,7 @@ pub mod adam;
 pub mod amx;
 pub mod bf16;
 mod bf16_tile;
+mod dots;
 pub mod explained;
 pub mod float32;
 pub mod gemm;

@@ -1,0 +1,42 @@
+//! Noise of the machine: how much the times of one computation vary.
+
+use std::time::Instant;
+
+use super::rounds::Rounds;
+use super::spread::TimeSpread;
+use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
+
+/// Order of the square matrices of a probe.
+const ORDER: usize = 512;
+/// Products of a pass: together they take as long as a small model's pass over a prompt.
+const PRODUCTS: usize = 8;
+
+/// Times one computation on all threads, in as many rounds as a variant is timed, and returns how the times spread. Where other
+/// programs take processor time, the spread is noise ([`TimeSpread::is_noise`]).
+pub fn machine_spread() -> TimeSpread {
+    let factor = vec![1.0f32 / ORDER as f32; ORDER * ORDER];
+    let mut product = vec![0.0f32; ORDER * ORDER];
+    let mut times = Vec::with_capacity(Rounds::PAPER.timed);
+    for round in 0..Rounds::PAPER.warmups + Rounds::PAPER.timed {
+        let started = Instant::now();
+        for _ in 0..PRODUCTS {
+            let [a, b] = [MatrixView::rows(&factor, ORDER, ORDER), MatrixView::rows(&factor, ORDER, ORDER)];
+            gemm_parallel(MatrixViewMut::rows(&mut product, ORDER, ORDER), Update::Add, a, b);
+        }
+        if round >= Rounds::PAPER.warmups {
+            times.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    TimeSpread::of(&times).unwrap_or(TimeSpread { mean: 0.0, deviation: 0.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_spread_times_real_work() {
+        let spread = machine_spread();
+        assert!(spread.mean > 0.0 && spread.deviation.is_finite(), "{spread:?}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Products of few rows with few columns, as of the queries and keys of a short choice, with one order of sums on every
+//! processor.
+//!
+//! The `gemm` crate computes them as dot products, in as many parts as a vector register has lanes, so that the last bits depend
+//! on the processor. This is the order that the crate has with AVX-512, for processors without it: results are the same to the
+//! bit wherever they are computed.
+
+use super::gemm::{MatrixView, MatrixViewMut, Update};
+use super::simd::in_widest;
+
+/// Parts of a sum: the lanes of an AVX-512 register.
+const LANES: usize = 16;
+/// Elements of the largest product that the crate computes so.
+const MOST_ELEMENTS: usize = 16 * 16;
+/// Numbers of a row that the crate sums at a time.
+const PIECE: usize = 1024;
+
+/// Multiplies two matrices whose rows and columns each stand one after the other. Returns whether it did: the `gemm` crate
+/// takes larger products, other layouts, all products on a processor with AVX-512, and on one that rounds a product before it
+/// is summed.
+///
+/// # Shapes
+/// `a [m, k]`, `b [k, n]`, `destination [m, n]`.
+pub(super) fn multiply(
+    destination: &mut MatrixViewMut<'_, f32>,
+    into: Update,
+    a: MatrixView<'_, f32>,
+    b: MatrixView<'_, f32>,
+) -> bool {
+    let is_small = a.height() * b.width() <= MOST_ELEMENTS;
+    let takes = is_small && a.has_whole_rows() && b.t().has_whole_rows() && !has_avx512() && fuses();
+    if takes {
+        products(destination, into, a, b);
+    }
+    takes
+}
+
+fn products(destination: &mut MatrixViewMut<'_, f32>, into: Update, a: MatrixView<'_, f32>, b: MatrixView<'_, f32>) {
+    let columns = b.t();
+    in_widest!({
+        for row in 0..a.height() {
+            let numbers = a.row(row);
+            for (column, place) in destination.row(row).iter_mut().enumerate() {
+                let mut into = into;
+                for (x, y) in numbers.chunks(PIECE).zip(columns.row(column).chunks(PIECE)) {
+                    let product = dot(x, y);
+                    *place = if into == Update::Add { product + *place } else { product };
+                    into = Update::Add;
+                }
+            }
+        }
+    });
+}
+
+fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        is_x86_feature_detected!("avx512f")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+/// Whether the processor multiplies and adds in one operation, with one rounding.
+fn fuses() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+/// `Σ x·y` in sixteen parts, which are then added in halves.
+#[inline(always)]
+fn dot(x: &[f32], y: &[f32]) -> f32 {
+    let mut parts = [0.0f32; LANES];
+    let ((x_blocks, x_rest), (y_blocks, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+    for (x, y) in x_blocks.iter().zip(y_blocks) {
+        for (part, (x, y)) in parts.iter_mut().zip(x.iter().zip(y)) {
+            *part = x.mul_add(*y, *part);
+        }
+    }
+    for (part, (x, y)) in parts.iter_mut().zip(x_rest.iter().zip(y_rest)) {
+        *part = x.mul_add(*y, *part);
+    }
+    for half in [LANES / 2, LANES / 4, LANES / 8, LANES / 16] {
+        for lane in 0..half {
+            parts[lane] += parts[lane + half];
+        }
+    }
+    parts[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::gemm::run_crate;
+
+    const EXPECTED: [u32; 7] = [3197763780, 3223464942, 3224045135, 3231905519, 3240617766, 3246582712, 3259283644];
+
+    fn noise(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i * 7919 + seed * 104_729) % 10_007) as f32 / 5003.0 - 1.0).collect()
+    }
+
+    fn bits(of: &[f32]) -> Vec<u32> {
+        of.iter().map(|value| value.to_bits()).collect()
+    }
+
+    /// The expected bits are those of the `gemm` crate with AVX-512, so that they hold on every processor.
+    #[test]
+    fn dot_product_has_the_bits_of_avx512() {
+        let found: Vec<u32> =
+            [3, 16, 17, 32, 64, 100, 300].map(|inner| dot(&noise(inner, 1), &noise(inner, 2)).to_bits()).to_vec();
+        assert_eq!(found, EXPECTED, "{found:?}");
+    }
+
+    #[test]
+    fn small_products_equal_the_crates_with_avx512() {
+        if !has_avx512() {
+            return;
+        }
+        for (rows, columns, inner) in [(2, 1, 32), (2, 3, 64), (5, 7, 128), (16, 16, 100), (7, 2, 3), (3, 4, 2500)] {
+            let (x, y) = (noise(rows * inner, 3), noise(columns * inner, 4));
+            for into in [Update::Replace, Update::Add] {
+                let [mut own, mut theirs] = [vec![0.25f32; rows * columns], vec![0.25f32; rows * columns]];
+                let (a, b) = (MatrixView::rows(&x, rows, inner), MatrixView::rows(&y, columns, inner).t());
+                products(&mut MatrixViewMut::rows(&mut own, rows, columns), into, a, b);
+                run_crate(&mut MatrixViewMut::rows(&mut theirs, rows, columns), into, a, b, 1);
+                assert_eq!(bits(&own), bits(&theirs), "[{rows}, {columns}] of {inner}, {into:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Explains the files in which a run differs from the recorded one although its numbers are the same.
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::files::regular;
+use crate::results::{FrameDifference, may_be_left_out, read_frame};
+
+/// Endings of the files that print a table.
+const PRINTED: [&str; 3] = ["csv", "md", "tex"];
+
+/// Explains each differing file in one phrase, and whether a printed digit changes.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn explain<'n>(
+    made: &Path,
+    recorded: &Path,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Result<Vec<String>> {
+    let (mut phrases, mut changed_digits) = (Vec::new(), 0);
+    for name in names {
+        let (one, other) = (made.join(name), recorded.join(name));
+        let ending = one.extension().unwrap_or_default().to_string_lossy().into_owned();
+        let phrase = match (one.is_file(), other.is_file()) {
+            (true, true) if ending == "parquet" => frames(&one, &other)?,
+            (true, true) if PRINTED.contains(&ending.as_str()) => {
+                let digits = changed_numbers(&text(&one)?, &text(&other)?);
+                changed_digits += digits;
+                if digits == 0 {
+                    "its words differ".to_owned()
+                } else {
+                    format!("{} changed", counted(digits, "printed number"))
+                }
+            }
+            (true, true) => "its contents differ".to_owned(),
+            (true, false) if may_be_left_out(name) => {
+                "only its hash is in the record, so the size of the difference is unknown".to_owned()
+            }
+            (true, false) => "the recorded run does not have it".to_owned(),
+            _ => "only the recorded run has it".to_owned(),
+        };
+        phrases.push(format!("{name}: {phrase}"));
+    }
+    if !phrases.is_empty() && changed_digits == 0 {
+        phrases.push("no printed digit changes".to_owned());
+    }
+    Ok(phrases)
+}
+
+/// Describes how the values of two Parquet files differ.
+fn frames(made: &Path, recorded: &Path) -> Result<String> {
+    let Some(difference) = FrameDifference::of(&read_frame(made)?, &read_frame(recorded)?) else {
+        return Ok("its rows or columns differ".to_owned());
+    };
+    let FrameDifference { largest, rows, cells, other_columns } = difference;
+    let mut parts = Vec::new();
+    if let Some((column, apart)) = largest {
+        let of_cells = if cells.is_empty() { String::new() } else { format!(" of {}", counted(cells.len(), "cell")) };
+        parts.push(format!("{column} differs by at most {apart:.1e} ({}{of_cells})", counted(rows, "row")));
+    }
+    if !other_columns.is_empty() {
+        parts.push(format!("{} differs", other_columns.join(", ")));
+    }
+    Ok(if parts.is_empty() { "the same values, stored differently".to_owned() } else { parts.join(", ") })
+}
+
+/// `1 row`, `2 rows`
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn text(path: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&regular::read(path)?).into_owned())
+}
+
+/// Counts the numbers of two texts that differ, in their order. Numbers that only one text has count too.
+fn changed_numbers(one: &str, other: &str) -> usize {
+    let (one, other) = (numbers(one), numbers(other));
+    let changed = one.iter().zip(&other).filter(|(a, b)| a != b).count();
+    changed + one.len().abs_diff(other.len())
+}
+
+/// Returns the numbers of a text as they are printed.
+fn numbers(text: &str) -> Vec<&str> {
+    let parts = text.split(|c: char| !c.is_ascii_digit() && c != '.');
+    parts.map(|part| part.trim_matches('.')).filter(|part| !part.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use polars::df;
+    use polars::prelude::ParquetWriter;
+
+    use super::*;
+
+    #[test]
+    fn printed_numbers_are_compared_without_their_words() {
+        assert_eq!(changed_numbers("| a | 1.25 ± 0.5 |", "| b | 1.25 ± 0.5 |"), 0);
+        assert_eq!(changed_numbers("| a | 1.25 ± 0.5 |", "| a | 1.26 ± 0.5 |"), 1);
+        assert_eq!(changed_numbers("1.25, 2", "1.25, 2, 3."), 1);
+    }
+
+    #[test]
+    fn differing_files_are_explained_by_size_and_digits() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [made, recorded] = [folders[0].path(), folders[1].path()];
+        for (folder, value) in [(made, -1.0), (recorded, -1.0 - 3e-7)] {
+            let mut frame = df!("cell" => &["a.ghosted"], "log_likelihood" => &[value]).unwrap();
+            let file = fs::File::create(folder.join("documents.parquet")).unwrap();
+            ParquetWriter::new(file).finish(&mut frame).unwrap();
+        }
+        fs::write(made.join("a.md"), "one 1.5").unwrap();
+        fs::write(recorded.join("a.md"), "two 1.5").unwrap();
+        let said = explain(made, recorded, ["a.md", "documents.parquet"]).unwrap();
+        let difference = "documents.parquet: log_likelihood differs by at most 3.0e-7 (1 row of 1 cell)";
+        assert_eq!(said, ["a.md: its words differ", difference, "no printed digit changes"]);
+        fs::write(made.join("a.md"), "one 1.6").unwrap();
+        assert_eq!(explain(made, recorded, ["a.md"]).unwrap(), ["a.md: 1 printed number changed"]);
+        fs::remove_file(recorded.join("documents.parquet")).unwrap();
+        let said = explain(made, recorded, ["documents.parquet"]).unwrap();
+        assert!(said[0].contains("only its hash is in the record"), "{said:?}");
+        assert_eq!(said[1], "no printed digit changes");
+    }
+}
