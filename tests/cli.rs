@@ -309,7 +309,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
         let [copa, rte, average] =
             ["copa", "rte(limit=1)", "average"].map(|name| row[column(name)].parse::<f64>().unwrap());
         assert!((average - (copa + rte) / 2.0).abs() < 1e-9 && (0.0..=100.0).contains(&copa));
-        assert!(row[column("copa ±")].parse::<f64>().unwrap() >= 0.0);
+        assert!(row[column("copa stderr")].parse::<f64>().unwrap() >= 0.0);
     }
     let dense = common::json(&world.path("results/grid/lm_eval").join("tiny.dense.json"));
     assert_eq!(dense["n-samples"]["rte"], json!({"original": 2, "effective": 1}));

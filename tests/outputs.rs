@@ -207,7 +207,7 @@ fn a_perplexity_has_the_error_of_its_windows_losses_in_every_file() {
         let variance = losses.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
         let expected = mean.exp() * (variance / count).sqrt();
         assert!((error - expected).abs() < 1e-9 * expected, "{error} {expected}");
-        let shown: f64 = rows[1][place(&format!("{} ±", of["column"].as_str().unwrap()))].parse().unwrap();
+        let shown: f64 = rows[1][place(&format!("{} stderr", of["column"].as_str().unwrap()))].parse().unwrap();
         assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
         squares += error * error;
     }

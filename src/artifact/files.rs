@@ -18,9 +18,9 @@ use crate::machine::{self, Machine};
 use crate::plan::warnings;
 use crate::results::{
     CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
-    StoredResults, Table, collect, engine_notes, latency_notes, latex, long, markdown, put, rounding_notes, run_frame,
-    screen, wide, with_definitions, write_channels, write_documents, write_forms, write_frame, write_latencies,
-    write_lm_eval,
+    StoredResults, Table, collect, engine_notes, latency_notes, latex, latex_notes, long, markdown, notes_file, put,
+    rounding_notes, run_frame, screen, wide, with_definitions, write_channels, write_documents, write_forms,
+    write_frame, write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -51,8 +51,10 @@ pub(super) fn run_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
 /// The files that a run of a grid may leave, by name, as far as they are known before.
 pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     let mut names: Vec<String> = ["csv", "parquet", "md", "tex"].map(|ending| format!("{RESULTS}.{ending}")).into();
+    names.push(notes_file(RESULTS));
     if matches!(shape, TableShape::Wide { .. }) {
         names.extend(["md", "tex"].map(|ending| format!("{WIDE}.{ending}")));
+        names.push(notes_file(WIDE));
     }
     [names, files_beside(grid)].concat()
 }
@@ -116,11 +118,13 @@ pub fn write_run(
 /// A run's table for readers: Markdown, and LaTeX under the title of its grid.
 fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
     let path = |ending: &str| staging.path().join(format!("{name}.{ending}"));
-    let printed = table.printed(title);
-    Ok(vec![
-        put(&path("md"), markdown(table).as_bytes())?,
-        put(&path("tex"), latex(&printed, &format!("{title}-{name}")).as_bytes())?,
-    ])
+    let (printed, label) = (table.printed(title), format!("{title}-{name}"));
+    let mut files =
+        vec![put(&path("md"), markdown(table).as_bytes())?, put(&path("tex"), latex(&printed, &label).as_bytes())?];
+    if let Some(notes) = latex_notes(&printed, &label) {
+        files.push(put(&staging.path().join(notes_file(name)), notes.as_bytes())?);
+    }
+    Ok(files)
 }
 
 /// A grid that ran: what a record is made of.

@@ -8,8 +8,8 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, PaperVerdict, PrintedNumber, Question, Sample, Setup, Table, TableRow, factors, latex, markdown,
-    screen, tidy_frame,
+    Measurement, PaperVerdict, PrintedNumber, Question, Sample, Setup, Table, TableRow, factors, latex, latex_notes,
+    markdown, screen, tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -127,7 +127,7 @@ fn markdown_is_a_table_that_github_renders() {
 | LLaMA-3-8B | 7/32 | Linear Patch (Diag) | <u>50.00</u> | failed |
 | *LLaMA-3-8B* | *7/32* | *Ghost Layer (Ours)* | **62.50**⁺ | **21.62** |
 
-Bold: best of a block; underlined: second; in italics: ours. ⁺ and ⁻: ours is better or worse than the best other row of the same selection, which may be the one without a repair, and which was chosen by the same items without a correction of p, p < 0.05 on the same items.
+Bold: best of a block; underlined: second; in italics: ours. ⁺ and ⁻: ours is better or worse than the best other row of the same selection, no repair among them (paired test on the same items, p < 0.05, not corrected for choosing that row).
 
 A caption.
 ";
@@ -143,21 +143,23 @@ fn latex_is_a_whole_table_with_what_it_needs() {
 \\begin{table}[t]
 \\centering
 \\footnotesize
+\\setlength{\\emergencystretch}{4em}
 \\caption[Accuracy \\& perplexity]{Accuracy \\& perplexity. A caption. $L_p/L_t$: layers removed, of the backbone's layers. \
 Bold: best of a block, underlined: second; shaded: ours. $^{+}$ and $^{-}$: ours is better or worse than the best other row of \
-the same selection, which may be the one without a repair, and which was chosen by the same items without a correction of p, \
-$p < 0.05$ on the same items.}
+the same selection, no repair among them (paired test on the same items, p \\textless{} 0.05, not corrected for \
+choosing that row).}
 \\label{tab:table2}
+\\smallskip
 \\begin{adjustbox}{max totalsize={\\linewidth}{.75\\textheight}}
 \\begin{tabular}{lllrr}
 \\toprule
 \\textbf{Model} & \\textbf{$L_p/L_t$} & \\textbf{Method} & \\textbf{RTE} $\\uparrow$ & \\textbf{C4} $\\downarrow$ \\\\
 \\midrule
-\\multirow{4}{*}{LLaMA-3-8B} & 0/32 & Dense & 70.00 & 6.71 \\\\
+ & 0/32 & Dense & 70.00 & 6.71 \\\\
 \\cmidrule{2-5}
  & 7/32 & LLM-Streamline & 40.00 & 2.50e7 \\\\
  & 7/32 & Linear Patch (Diag) & \\underline{50.00} & failed \\\\
- & 7/32 & \\cellcolor{gray!15} Ghost Layer (Ours) & \\cellcolor{gray!15} \\textbf{62.50}$^{+}$ & \\cellcolor{gray!15} \
+\\rowcolor{gray!15} \\cellcolor{white}\\multirow{-4}{*}{LLaMA-3-8B} & 7/32 & Ghost Layer (Ours) & \\textbf{62.50}$^{+}$ & \
 \\textbf{21.62} \\\\
 \\bottomrule
 \\end{tabular}
@@ -338,7 +340,14 @@ fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
         screen(&view, None)
     );
     assert!(markdown(&view).contains("\n\nProtocol: profile tiny.\n\nWarning: 5 % is seen.\n\nA caption."));
-    assert!(latex(&view, "t").contains("\\footnotesize Warning: 5 \\% is seen.}"));
+    assert_eq!(
+        latex_notes(&view, "t").unwrap(),
+        "\\begin{flushleft}\n\\footnotesize\n\\textbf{Table~\\ref{tab:t}.} Protocol: profile tiny.\n\nWarning: 5 \\% is \
+         seen.\n\\end{flushleft}\n"
+    );
+    let float = latex(&view, "t");
+    assert!(!float.contains("Warning") && float.contains("% Protocol and notes: "), "{float}");
+    assert_eq!(latex_notes(&self::view(), "t"), None);
 }
 
 #[test]

@@ -23,8 +23,8 @@ use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::results::record::Record;
 use crate::results::{
-    Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, markdown, put, run_frame, screen,
-    tidy_frame, write_csv, write_frame,
+    Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, latex_notes, markdown, notes_file,
+    put, run_frame, screen, tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
 
@@ -185,7 +185,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let own = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     let printed = artifact.called().into_iter().map(str::to_owned);
     let apart = [COMPARED, BEYOND].map(|form| format!("{}-{form}", artifact.name));
-    let printed = printed.chain(apart).map(|name| format!("{name}.tex"));
+    let printed = printed.chain(apart).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
     own.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
@@ -220,6 +220,9 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     if let Some(entry) = &artifact.description.table {
         for (name, table) in printed_forms(artifact, entry, table) {
             files.push(put(&folder.join(format!("{name}.tex")), latex(&table, &name).as_bytes())?);
+        }
+        if let Some(notes) = latex_notes(table, name) {
+            files.push(put(&folder.join(notes_file(name)), notes.as_bytes())?);
         }
     }
     Ok(files)

@@ -434,7 +434,7 @@ fn a_table_over_seeds_has_one_row_for_all_with_their_mean_their_deviation_and_a_
     let ghosted: Vec<&str> = lines.iter().find(|line| line.contains("ghosted")).unwrap().split(',').collect();
     // The perplexities are `exp` of a logarithm.
     let near = |name: &str, value: f64| (ghosted[place(name)].parse::<f64>().unwrap() - value).abs() < 1e-12;
-    assert!(near("value", 30.0) && near("std", 10.0) && ghosted[place("n")] == "3", "{ghosted:?}");
+    assert!(near("value", 30.0) && near("std_seeds", 10.0) && ghosted[place("n")] == "3", "{ghosted:?}");
     for form in ["table3.md", "table3.tex"] {
         let text = fs::read_to_string(folder.join(form)).unwrap();
         assert!(text.contains("30.00") && text.contains("10.00") && text.contains("calibration seeds"), "{text}");

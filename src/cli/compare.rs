@@ -10,13 +10,14 @@ use serde_json::Value;
 use super::answer::seen::{Comparison, Side};
 use super::answer::{self, Answer};
 use super::candidates;
+use super::comparison_summary::summary;
 use super::home::{folders_in, or_near};
-use super::out::{columns, plain};
+use super::out::{self, columns, plain, shortened_columns};
 use crate::error::{Error, Result};
 use crate::identity::Canonical;
 use crate::results::record::Record;
 use crate::results::{
-    Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ,
+    Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ, wrapped,
 };
 
 #[derive(Args)]
@@ -48,6 +49,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn text(Comparison { first, second, differences }: &Comparison) {
+    println!("{}", wrapped(&summary(differences), out::width()));
+    println!("");
     for (letter, Side { name, profile, folder, program }) in [("A", first), ("B", second)] {
         println!("{letter}: {name} {profile} ({folder}), {program}");
     }
@@ -176,7 +179,7 @@ fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> 
     let shown = |value: &Option<Value>| value.as_ref().map_or("—".to_owned(), shown);
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
     rows.extend(settings.iter().map(|of| vec![of.path.clone(), shown(&of.first), shown(&of.second)]));
-    columns(&rows, &[])
+    columns(&shortened_columns(rows, &[], out::width()), &[])
 }
 
 /// Why nothing stands beside anything, where it can be seen.
@@ -192,6 +195,9 @@ fn unpaired(differences: &Differences) -> String {
         _ => "\nno condition is in both\n".to_owned(),
     }
 }
+
+/// Columns of numbers in the table of values.
+const NUMBERS: [usize; 3] = [2, 3, 4];
 
 fn values(differences: &Differences) -> String {
     let (differ, all) = (differences.values.len(), differences.compared);
@@ -238,7 +244,10 @@ fn values(differences: &Differences) -> String {
     }
     let beyond = differences.values.iter().filter(|of| of.beyond == Some(true)).count();
     let beyond = if told { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
-    format!("values that differ: {differ} of the {all} that both have{beyond}\n{}", columns(&rows, &[2, 3, 4]))
+    format!(
+        "values that differ: {differ} of the {all} that both have{beyond}\n{}",
+        columns(&shortened_columns(rows, &NUMBERS, out::width()), &NUMBERS)
+    )
 }
 
 /// Decimals of the table of values.

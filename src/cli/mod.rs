@@ -26,6 +26,7 @@ mod begin;
 mod cache;
 mod candidates;
 mod compare;
+mod comparison_summary;
 mod completion;
 mod doctor;
 mod doctor_model;

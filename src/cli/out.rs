@@ -210,6 +210,45 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
+/// The fewest characters that a shortened name keeps.
+const MIN_NAME: usize = 16;
+
+/// Shortens the widest texts in the middle until rows fit a terminal of so many columns; numbers stay as they are.
+pub(super) fn shortened_columns(
+    mut rows: Vec<Vec<String>>,
+    numbers: &[usize],
+    width: Option<usize>,
+) -> Vec<Vec<String>> {
+    let Some(width) = width else { return rows };
+    let count = rows.first().map_or(0, Vec::len);
+    loop {
+        let widths: Vec<usize> =
+            (0..count).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+        let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
+        let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
+        let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
+        // Down to the next widest at a time, so that no column alone pays for all.
+        let next =
+            (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
+        let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);
+        let room = next.max(widths[widest].saturating_sub(overflow));
+        for row in &mut rows {
+            row[widest] = shortened(&row[widest], room);
+        }
+    }
+}
+
+/// A text of at most `room` characters: what is too long lacks its middle.
+fn shortened(text: &str, room: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= room {
+        return text.to_owned();
+    }
+    let end = room.saturating_sub(1) / 2;
+    let start = room.saturating_sub(1) - end;
+    letters[..start].iter().chain(&['…']).chain(&letters[letters.len() - end..]).collect()
+}
+
 #[derive(Args)]
 pub(super) struct Verbosity {
     /// Say nothing but results (on standard output) and errors, among them cells that fail: no progress and no notes.
@@ -315,6 +354,19 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_too_wide_lose_the_middle_of_their_names() {
+        let rows = |name: &str, value: &str| {
+            vec![vec!["condition".to_owned(), "A".to_owned()], vec![name.to_owned(), value.to_owned()]]
+        };
+        let long = rows("tiny-llama 4/16 llm-streamline linearpatch-rotate c4", "12345.6789");
+        let shown = shortened_columns(long.clone(), &[1], Some(40));
+        assert_eq!(shown[1], ["tiny-llama 4/1…tch-rotate c4".to_owned(), "12345.6789".to_owned()]);
+        assert_eq!(shortened_columns(long.clone(), &[1], None), long);
+        assert_eq!(shortened_columns(long.clone(), &[1], Some(80)), long);
+        assert_eq!(shortened_columns(long, &[1], Some(5))[1][0].chars().count(), MIN_NAME);
+    }
 
     #[test]
     fn quantities_have_a_fitting_unit() {

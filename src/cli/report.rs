@@ -140,7 +140,8 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     }
     sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), PaperPlace::of(&sheet.artifact.name)));
     let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
-    let (artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
+    let (mut artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
+    add_headlines(&mut artifacts, &folders)?;
     // Lists have no profile, and nothing to judge.
     let judged = profiles.iter().filter(|profile| !profile.is_empty());
     let judged = judged.map(|profile| claims::judged_in(&folders, profile)).collect::<Result<Vec<_>>>()?;
@@ -180,6 +181,17 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
     output(&reports).put(&files)?;
     Ok((reports.join(PAGE), is_part))
+}
+
+/// Puts the main result, with significance and seeds, under the table that it is read from.
+fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> Result<()> {
+    for artifact in artifacts.iter_mut().filter(|artifact| artifact.name == HEADLINE) {
+        let headline = claims::headline_in(folders, &artifact.profile)?;
+        if let (Some(table), Some(headline)) = (artifact.tables.first_mut(), headline) {
+            table.notes.insert(0, headline);
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of the files of a folder that a repository keeps.

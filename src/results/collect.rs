@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::cell_result::{CellResult, GridOutcome, Measured, TaskScores};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
-use super::{Factors, Protocol, Question, factors, stem};
+use super::{Factors, MeasuredProgram, Protocol, Question, factors, stem};
 use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
@@ -59,12 +59,14 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
 
 fn summary(result: &CellResult) -> CellSummary {
     let cell = &result.cell;
+    let known = result.failure.is_none() && result.missing.is_none();
     CellSummary {
         name: cell.to_string(),
         backbone: cell.backbone.clone(),
         criterion: cell.criterion.as_ref().map(ToString::to_string),
         depth: cell.depth,
         removed: result.removed.clone(),
+        programs: known.then(|| MeasuredProgram::new(&result.removed, &result.boundaries)).into_iter().collect(),
         layers: result.layers,
         recovery: cell.recovery.as_ref().map(ToString::to_string),
         calibration: cell.calibration.as_ref().map(ToString::to_string),

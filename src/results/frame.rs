@@ -11,6 +11,7 @@ use super::notes::protocol_line;
 use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Table, TableRow};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
+use crate::metric::Spread;
 
 /// Writes `NAME.csv` and `NAME.parquet` into `dir`, each whole or not at all; their paths.
 ///
@@ -25,7 +26,8 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
     Ok(vec![csv, parquet])
 }
 
-/// A table of a run as it stands: a row for each of its rows, the standard errors behind the numbers.
+/// A table of a run: a row for each of its rows, values before their uncertainties. A column such as `copa stderr` says in its
+/// name which kind of uncertainty it holds.
 ///
 /// # Errors
 /// Two columns of one name.
@@ -40,22 +42,21 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
         };
         leads.iter().enumerate().filter(|(_, lead)| lead.place != LeadPlace::Terminal).map(of).collect()
     };
-    let numbers = |at: usize, name: &str, of: fn(&Measurement) -> Option<f64>| {
-        column(name, table.rows.iter().map(|row| of(&row.cells[at].as_ref()?.of)))
-    };
     let mut columns = beside(&table.lead, &|row| &row.lead);
-    let errors = |at: usize, head: &str| numbers(at, &format!("{head} ±"), |of| of.record.error);
-    let measured = || table.columns.iter().map(|column| (&column.head, column.metric.has_error)).enumerate();
-    columns.extend(measured().map(|(at, (head, _))| numbers(at, head, |of| of.record.value)));
-    // After all values, so that these stand side by side.
-    columns.extend(measured().filter(|(_, (_, has_error))| *has_error).map(|(at, (head, _))| errors(at, head)));
-    for (at, (head, has_error)) in measured() {
+    for (at, of) in table.columns.iter().enumerate() {
+        let values = table.rows.iter().map(|row| row.cells[at].as_ref()?.of.record.value);
+        columns.push(column(&of.head, values));
+    }
+    for (at, of) in table.columns.iter().enumerate() {
         let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64));
-        if counts().any(|count| count.is_some()) {
-            // A mean over seeds has their deviation, whatever one number's error is.
-            columns.extend((!has_error).then(|| errors(at, head)));
-            columns.push(column(&format!("{head} n"), counts()));
+        let has_seeds = counts().any(|count| count.is_some());
+        for kind in Spread::ALL {
+            if of.metric.spread == Some(kind) || (has_seeds && kind == Spread::OverSeeds) {
+                let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.of.error_of(kind));
+                columns.push(column(&spread_head(&of.head, kind), errors));
+            }
         }
+        columns.extend(has_seeds.then(|| column(&format!("{} n", of.head), counts())));
     }
     columns.extend(beside(&table.tail, &|row| &row.tail));
     DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
@@ -109,9 +110,8 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
     ]);
     let counts = || rows.iter().map(|shown| shown.seeds().map(|count| count as u64));
     if counts().any(|count| count.is_some()) {
-        // Beside the deviation.
-        let at = columns.iter().position(|column| column.name().as_str() == "std").map_or(columns.len(), |at| at + 1);
-        columns.insert(at, column("n", counts()));
+        let deviation = columns.iter().position(|column| column.name().as_str() == Spread::OverSeeds.column());
+        columns.insert(deviation.map_or(columns.len(), |at| at + 1), column("n", counts()));
     }
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
 }
@@ -132,7 +132,7 @@ pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> R
 fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Column> {
     let records = || numbers.iter().map(|number| &number.record);
     let conditions = || records().map(|record| &record.condition);
-    vec![
+    let mut columns = vec![
         column("artifact", numbers.iter().map(|_| artifact)),
         column("profile", numbers.iter().map(|_| profile)),
         column("backbone", conditions().map(|of| of.backbone.as_str())),
@@ -144,8 +144,15 @@ fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Col
         column("calibration", conditions().map(|of| of.calibration.as_str())),
         column("metric", records().map(|of| of.metric.as_str())),
         column("value", records().map(|of| of.value)),
-        column("std", records().map(|of| of.error)),
-    ]
+    ];
+    let errors = |kind: Spread| column(kind.column(), numbers.iter().map(|number| number.error_of(kind)));
+    columns.extend(Spread::ALL.map(errors));
+    columns
+}
+
+/// Returns the head of the column of a metric's uncertainty: `copa stderr`.
+pub fn spread_head(head: &str, kind: Spread) -> String {
+    format!("{head} {}", kind.column())
 }
 
 fn column<T>(name: &str, values: impl Iterator<Item = T>) -> Column

@@ -1,5 +1,6 @@
 //! A table in LaTeX, as the paper has its own: booktabs, a backbone once beside its rows, the best in bold, the second
-//! underlined, ours shaded; natural width, unless the line is narrower.
+//! underlined, ours shaded; natural width, unless the line is narrower. Protocol and notes are no part of the float, which would
+//! become larger than a page: they are running text in a file of their own.
 
 use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use super::text::{TextColumn, TextTable, capital};
@@ -7,7 +8,14 @@ use crate::error::printable;
 
 /// What a document needs before it can take a table in.
 const PACKAGES: &str = "% \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}";
-const SHADE: &str = "\\cellcolor{gray!15} ";
+/// Where a reader of the file finds what a float has no room for.
+const NOTES: &str = "% Protocol and notes: the file beside this one whose name ends in -notes.tex\n";
+/// How a float is set. Words that cannot be broken would stick out of a caption.
+const SETTING: &str = "\\centering\n\\footnotesize\n\\setlength{\\emergencystretch}{4em}";
+const SHADE: &str = "\\rowcolor{gray!15} ";
+/// Keeps the column of names that span rows free of shading. The names are in the last row, because a colour covers what
+/// earlier rows have set.
+const UNSHADED: &str = "\\cellcolor{white}";
 /// From so many columns on a table is as wide as the page, where that has two columns of text.
 const WIDE: usize = 9;
 /// A letter's height on its side, in lines of the table: a name that is longer than its rows lies.
@@ -17,31 +25,48 @@ const LETTER: f64 = 0.45;
 pub fn latex(table: &Table, label: &str) -> String {
     let columns = columns(table);
     let star = if columns.len() >= WIDE { "*" } else { "" };
-    let mut text = format!("{PACKAGES}\n\\begin{{table{star}}}[t]\n\\centering\n\\footnotesize\n");
+    let notes = if table.below().next().is_some() { NOTES } else { "" };
+    let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{SETTING}\n");
     text.push_str(&format!("\\caption[{}]{{{}}}\n", said(&title(table)), caption(table)));
     text.push_str(&format!(
-        "\\label{{tab:{label}}}\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
+        "\\label{{tab:{label}}}\n\\smallskip\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
     ));
     let sides: String = columns.iter().map(|column| column.side).collect();
     text.push_str(&format!("\\begin{{tabular}}{{{sides}}}\n\\toprule\n"));
     text.push_str(&over(table, &columns));
     text.push_str(&line(&columns.iter().map(|column| column.head.clone()).collect::<Vec<_>>()));
     text.push_str("\\midrule\n");
-    let named = columns.iter().position(|column| column.names).unwrap_or(0);
     for (at, row) in table.rows.iter().enumerate() {
         text.push_str(&rule(table, at, columns.len()));
-        let cell = |(column, of): (usize, &PrintedColumn)| {
-            let shade = if row.shaded && column >= named { SHADE } else { "" };
-            format!("{shade}{}", of.cells[at])
-        };
-        text.push_str(&line(&columns.iter().enumerate().map(cell).collect::<Vec<_>>()));
+        let cells: Vec<String> = columns.iter().map(|column| column.cells[at].clone()).collect();
+        match (row.shaded, spans(table)) {
+            (false, _) => {}
+            (true, true) => text.push_str(&format!("{SHADE}{UNSHADED}")),
+            (true, false) => text.push_str(SHADE),
+        }
+        text.push_str(&line(&cells));
     }
-    text.push_str("\\bottomrule\n\\end{tabular}\n\\end{adjustbox}\n");
-    for note in &table.notes {
-        text.push_str(&format!("\\par\\smallskip{{\\footnotesize {}}}\n", said(note)));
-    }
-    text.push_str(&format!("\\end{{table{star}}}\n"));
+    text.push_str(&format!("\\bottomrule\n\\end{{tabular}}\n\\end{{adjustbox}}\n\\end{{table{star}}}\n"));
     text
+}
+
+/// Returns the file beside `NAME.tex` that has its protocol and notes.
+pub fn notes_file(name: &str) -> String {
+    format!("{name}-notes.tex")
+}
+
+/// Protocol and notes of the table with that label as running text; none where there are none.
+pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
+    let notes: Vec<String> = table.below().map(|note| sentence(note)).collect();
+    (!notes.is_empty()).then(|| {
+        let notes = notes.join("\n\n");
+        format!("\\begin{{flushleft}}\n\\footnotesize\n\\textbf{{Table~\\ref{{tab:{label}}}.}} {notes}\n\\end{{flushleft}}\n")
+    })
+}
+
+/// Whether the first column has names that each stand beside several rows.
+fn spans(table: &Table) -> bool {
+    table.lead.first().is_some_and(|lead| lead.kind == LeadKind::Spanning)
 }
 
 /// A column of the printed table.
@@ -53,8 +78,6 @@ struct PrintedColumn {
     cells: Vec<String>,
     /// Its place among the numbers, where it is of numbers.
     number: Option<usize>,
-    /// Whether its words name a row: what spans rows, and what a cut is, is not ours.
-    names: bool,
 }
 
 fn columns(table: &Table) -> Vec<PrintedColumn> {
@@ -92,7 +115,6 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
             head: format!("{}{arrow}", bold(&head)),
             cells,
             number,
-            names: kind == Some(LeadKind::Words),
         });
     }
     columns
@@ -123,11 +145,10 @@ fn over(table: &Table, columns: &[PrintedColumn]) -> String {
 /// The rule above a row: a whole one between backbones; between blocks one that the backbone's name stands beside.
 fn rule(table: &Table, at: usize, columns: usize) -> String {
     let Some(before) = at.checked_sub(1).map(|before| &table.rows[before]) else { return String::new() };
-    let spans = table.lead.first().is_some_and(|lead| lead.kind == LeadKind::Spanning);
     let row = &table.rows[at];
     match (before.backbone == row.backbone, before.block == row.block) {
         (true, true) => String::new(),
-        (true, false) if spans => format!("\\cmidrule{{2-{columns}}}\n"),
+        (true, false) if spans(table) => format!("\\cmidrule{{2-{columns}}}\n"),
         _ => "\\midrule\n".to_owned(),
     }
 }
@@ -141,12 +162,12 @@ fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
     let text = linked(lead, name);
     if kind == LeadKind::Spanning {
         let same = |other: &&TableRow| other.backbone == row.backbone;
-        let first = at == 0 || table.rows[at - 1].backbone != row.backbone;
-        let rows = table.rows[at..].iter().take_while(same).count();
-        return match (first, rows) {
+        let is_last = table.rows.get(at + 1).is_none_or(|next| next.backbone != row.backbone);
+        let rows = table.rows[..=at].iter().rev().take_while(same).count();
+        return match (is_last, rows) {
             (false, _) => String::new(),
             (true, 1) => text,
-            (true, rows) => format!("\\multirow{{{rows}}}{{*}}{{{}}}", lying(&text, name, rows)),
+            (true, rows) => format!("\\multirow{{-{rows}}}{{*}}{{{}}}", lying(&text, name, rows)),
         };
     }
     if kind == LeadKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
@@ -189,7 +210,7 @@ fn title(table: &Table) -> String {
     [&table.title, &table.of].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
 }
 
-/// Title, caption, what the marks mean and how the numbers were made: a sentence each.
+/// Title, caption and what the marks mean: a sentence each.
 fn caption(table: &Table) -> String {
     let mut parts = vec![sentence(&title(table)), sentence(&table.caption)];
     if table.lead.iter().any(|lead| lead.kind == LeadKind::Fraction) {
@@ -202,13 +223,12 @@ fn caption(table: &Table) -> String {
     parts.push(sentence(&capital(&marks)));
     if table.significant() {
         let marks = said(&table.marks());
-        parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}, $p < 0.05$ on the same items."));
+        parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}."));
     }
     if table.has_paper() {
         let signs = said(&table.signs());
         parts.push(format!("Small: the paper's value, ours less it, and a sign: {signs}."));
     }
-    parts.push(sentence(&table.protocol));
     parts.retain(|part| !part.is_empty());
     parts.join(" ")
 }
@@ -225,7 +245,12 @@ fn sentence(text: &str) -> String {
 /// A text as LaTeX prints it: nothing in it is read as a command, and signs that its fonts lack stand in its mathematics.
 fn said(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
+    let mut before = None;
     for c in printable(text).chars() {
+        // Two of these in a row are one sign: `--` is a dash.
+        if before.replace(c) == Some(c) && matches!(c, '-' | '`' | '\'' | ',') {
+            out.push_str("{}");
+        }
         match c {
             // A line of its own would end the paragraph, which a table's cell may not.
             '\n' | '\t' => out.push(' '),

@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::factors::OPERATOR_SEQUENCES;
 use super::record::Record;
-use super::{Factors, Protocol, Question};
+use super::{Factors, MeasuredProgram, Protocol, Question};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
 use crate::grid::Calibration;
 use crate::identity::{Canonical, Identity, MeasureId};
-use crate::metric::Metric;
+use crate::metric::{Metric, Spread};
 use crate::model::EngineId;
 
 /// Everything that the cells of a grid measured.
@@ -37,6 +37,8 @@ pub struct CellSummary {
     pub depth: usize,
     /// Which layers are removed, counted from 0.
     pub removed: Vec<usize>,
+    /// What it computes with, under each seed that it is a mean over; empty of a cell that failed or is not made yet.
+    pub programs: Vec<MeasuredProgram>,
     /// How many layers the dense backbone has.
     pub layers: usize,
     pub recovery: Option<String>,
@@ -148,7 +150,20 @@ impl CellSummary {
 }
 
 impl Measurement {
-    /// Whether it is a time by which nothing can be said, or a speedup of such times. Over seeds its error is theirs.
+    /// Returns the kind of its error.
+    pub fn spread(&self) -> Spread {
+        match self.sample {
+            Sample::Seeds(_) => Spread::OverSeeds,
+            _ => self.metric.spread.unwrap_or(Spread::StandardError),
+        }
+    }
+
+    /// Returns its error if it is of this kind.
+    pub fn error_of(&self, kind: Spread) -> Option<f64> {
+        self.record.error.filter(|_| self.spread() == kind)
+    }
+
+    /// Returns whether it is a time within noise, or a speedup of such times. Over seeds its error is their deviation.
     pub fn is_noise(&self) -> bool {
         match self.sample {
             Sample::NoisyTimes => true,

@@ -7,11 +7,13 @@
 //! paired tests are made there, once, and each form writes the same table: `text` (terminal and Markdown), `latex`, `frame` (CSV and
 //! Parquet), `saved_table` (`page.json`, which the page shows). `stored` has the numbers as JSON, which `differences` compares.
 
+mod best_counts;
 mod cell_result;
 mod collect;
 mod differences;
 mod documents;
 mod drawn_errors;
+mod equal_selections;
 pub mod factors;
 mod file;
 mod forms;
@@ -31,13 +33,18 @@ pub mod record;
 mod run_tables;
 #[cfg(test)]
 mod run_tables_test;
+mod same_measurement;
 mod saved_table;
 mod scores;
+mod screen;
+#[cfg(test)]
+mod screen_test;
 mod stored;
 mod stored_form;
 mod table;
 mod text;
 
+pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
 pub use cell_result::{
     CellResult, DefinedExtent, DefinedScores, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent,
     harness_scores,
@@ -50,10 +57,10 @@ pub use documents::{CHANNELS, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, w
 pub use factors::{Factors, distinct, grouped};
 pub use file::{csv_text, failed, put, write_csv};
 pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
-pub use frame::{drawn_frame, run_frame, tidy_frame, write_frame};
+pub use frame::{drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
 pub use latency::{LATENCY, NOISY, NoisyTimes, latency_notes, write_latencies};
-pub use latex::latex;
+pub use latex::{latex, latex_notes, notes_file};
 pub use measurement::{Calibrated, CellSummary, Measurement, OfSeed, Results, Sample, Setup};
 pub use notes::{engine_notes, protocol_sentence, rounding_notes};
 pub use paired::{Paired, PaperComparison, PaperVerdict};
@@ -61,8 +68,10 @@ pub use protocol::{Protocol, stem};
 pub use provenance::{By, Provenance, RunDescription};
 pub use record::Question;
 pub use run_tables::{long, wide};
+pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 pub use scores::{ModelScore, ModelScores, with_definitions};
+pub use screen::{screen, wrapped};
 pub use stored::{StoredNumber, StoredResults};
 pub use table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
-pub use text::{capital, escaped, markdown, screen};
+pub use text::{capital, escaped, markdown};

@@ -1,14 +1,12 @@
-//! What a reader of a table has to know: how its numbers were made, in one line; which windows are no independent draws, which
-//! rows are one cut, what ran its backbones.
+//! Notes under a table: how its numbers were made, which windows are no independent draws, and which engine ran its backbones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::factors::{distinct, grouped};
-use super::measurement::{Calibrated, CellSummary, Measurement, Sample};
+use super::measurement::{Calibrated, Measurement, Sample};
 use super::protocol::streamed;
 use super::{Protocol, capital};
 use crate::corpus::Rule;
-use crate::criterion;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, PromptName};
@@ -111,26 +109,6 @@ pub(super) fn drawn<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> O
     })
 }
 
-/// A line that names criteria which remove the same layers of a backbone; none where each removes its own.
-pub(super) fn equal_cuts(cells: &[CellSummary]) -> Option<String> {
-    let removed = |cell: &CellSummary| cell.removed.iter().copied().collect();
-    let cut = |cell: &CellSummary| (cell.backbone.clone(), cell.depth, cell.layers, removed(cell));
-    let cuts = distinct(cells.iter().filter(|cell| !cell.removed.is_empty()).map(cut).collect::<Vec<_>>().iter());
-    let several = |of: &(String, usize, usize, BTreeSet<usize>)| {
-        let own = cells.iter().filter(|cell| cut(cell) == *of);
-        let names = distinct(own.filter_map(|cell| cell.criterion.as_ref()));
-        let labels = distinct(names.iter().map(|name| criterion::label(name).to_owned()).collect::<Vec<_>>().iter());
-        let (backbone, depth, layers, removed) = of;
-        (labels.len() > 1).then(|| {
-            let removed: Vec<usize> = removed.iter().copied().collect();
-            format!("{} on {backbone} {depth}/{layers} (layers {})", labels.join(" = "), ranges(&removed))
-        })
-    };
-    let lines: Vec<String> = cuts.iter().filter_map(several).collect();
-    (!lines.is_empty())
-        .then(|| format!("Equal cuts, whose rows are one measurement under several names: {}.", lines.join("; ")))
-}
-
 /// A sentence for each engine but the CPU's own in f32, with the backbones that it ran.
 pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     let mut ran: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -161,41 +139,6 @@ pub(super) fn ranges(layers: &[usize]) -> String {
         })
         .collect();
     runs.join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cell(backbone: &str, criterion: &str, removed: &[usize]) -> CellSummary {
-        CellSummary {
-            backbone: backbone.into(),
-            criterion: Some(criterion.into()),
-            depth: removed.len(),
-            removed: removed.to_vec(),
-            layers: 16,
-            ..CellSummary::default()
-        }
-    }
-
-    #[test]
-    fn criteria_that_chose_the_same_layers_are_named_with_them() {
-        let cells = [
-            cell("a", "shortgpt", &[3, 4, 9]),
-            cell("a", "shortened-llama", &[9, 3, 4]),
-            cell("a", "llm-streamline", &[3, 4, 5]),
-            // Another recovery of one cut, and the same cut of another backbone.
-            cell("a", "shortgpt", &[3, 4, 9]),
-            cell("b", "llm-streamline", &[3, 4, 9]),
-            CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
-        ];
-        assert_eq!(
-            equal_cuts(&cells).unwrap(),
-            "Equal cuts, whose rows are one measurement under several names: ShortGPT = Shortened LLaMA on a 3/16 \
-             (layers 3-4,9)."
-        );
-        assert_eq!(equal_cuts(&cells[2..]), None);
-    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::equal_selections::equal_selections;
 use super::factors::SEED;
 use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
-use super::notes::{drawn, equal_cuts};
-use super::{Factors, Question, distinct};
+use super::notes::drawn;
+use super::{Factors, MeasuredProgram, Question, distinct};
 use crate::grid::Over;
 
 impl Results {
@@ -23,7 +24,7 @@ impl Results {
     /// independent draws.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
-        seed_notes(numbers()).into_iter().chain(equal_cuts(&self.cells)).chain(drawn(numbers())).collect()
+        seed_notes(numbers()).into_iter().chain(equal_selections(&self.cells)).chain(drawn(numbers())).collect()
     }
 
     /// The same with one cell for all that differ in the seed of their calibration alone. The dense backbone has none, and
@@ -111,12 +112,19 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
         numbers: asked.iter().map(of).collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
         removed: if removed.len() == 1 { first.removed.clone() } else { Vec::new() },
+        programs: merged_programs(all),
         factors: Arc::new(rest),
         seconds: all.iter().map(|cell| cell.seconds).sum(),
         notes,
         failure,
         ..first.clone()
     }
+}
+
+/// Returns the programs under all seeds; none where one of them is not known.
+fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
+    let is_known = all.iter().all(|cell| !cell.programs.is_empty());
+    all.iter().filter(|_| is_known).flat_map(|cell| cell.programs.clone()).collect()
 }
 
 /// What stands under a table over seeds.

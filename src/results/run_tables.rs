@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::factors::{self, distinct};
 use super::measurement::{CellSummary, Measurement, Results, Sample};
 use super::notes::{protocol_sentence, ranges};
-use super::table::{Lead, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
+use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use super::{Factors, Protocol, Question};
 use crate::error::{Error, Result, nearest};
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
 /// The status of a cell that has a result.
-const OK: &str = "ok";
+pub(super) const OK: &str = "ok";
 /// That of one that nobody has made wholly.
 const UNMADE: &str = "not made yet";
 
@@ -78,7 +78,8 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
         (if is_count { Lead::count(head) } else { Lead::text(head) }).only(LeadPlace::Data)
     });
     let seconds = Lead::count("seconds").only(LeadPlace::Terminal);
-    let tail = [Some(seconds), noted.then(|| Lead::text("notes")), Some(Lead::text("status"))];
+    let remark = |head: &str| Lead::text(head).kind(LeadKind::Remark);
+    let tail = [Some(seconds), noted.then(|| remark("notes")), Some(remark("status"))];
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
         caption: protocols.join("\n"),

@@ -60,6 +60,8 @@ pub enum LeadKind {
     Fraction,
     /// An address on the web, where it is one.
     Link,
+    /// What has to be said of a single row: a terminal shows it below the table.
+    Remark,
 }
 
 /// In which forms of a table a column of words stands.
@@ -301,10 +303,13 @@ impl Table {
     /// What `+` and `-` say.
     pub fn marks(&self) -> String {
         match &self.against {
-            Some(name) => format!("better or worse than {} on the same selection", recovery::label(name)),
+            Some(name) => {
+                let name = recovery::label(name);
+                format!("better or worse than {name} on the same selection (paired test on the same items, p < 0.05)")
+            }
             None => {
-                "ours is better or worse than the best other row of the same selection, which may be the one without \
-                     a repair, and which was chosen by the same items without a correction of p"
+                "ours is better or worse than the best other row of the same selection, no repair among them (paired \
+                 test on the same items, p < 0.05, not corrected for choosing that row)"
                     .to_owned()
             }
         }

@@ -1,6 +1,7 @@
 //! Which cells of a grid meet a budget; and a candidate on its way: solved, raced, told.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use super::laboratory::{Gains, Laboratory, Track, bare, score};
 use super::race::mean_of_means;
@@ -10,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search, Unselectable};
 use crate::model::{Config, EngineChoice, deployed};
+use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
 /// The searches that a grid stands for: one for each backbone and each number of layers of its budget.
@@ -139,6 +141,7 @@ pub(super) struct Racer {
     pub(super) cell: Cell,
     pub(super) removed: Vec<usize>,
     pub(super) route: Route,
+    pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
     pub(super) same: Vec<String>,
     pub(super) milliseconds: Option<f64>,
@@ -202,13 +205,14 @@ pub(super) fn solved(
     }
     let kept = without_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
     for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| kept.contains(cell)) {
-        let route = Route::of(result.layers, &result.removed, &result.boundaries);
-        match racers.iter_mut().find(|of| of.route == route) {
+        let program = MeasuredProgram::new(&result.removed, &result.boundaries);
+        match racers.iter_mut().find(|of| is_copy(&of.program, &program)) {
             Some(same) => same.same.push(cell.name),
             None => racers.push(Racer {
                 cell,
                 removed: result.removed.clone(),
-                route,
+                route: Route::of(result.layers, &result.removed, &result.boundaries),
+                program,
                 costs,
                 same: Vec::new(),
                 milliseconds: None,
@@ -219,6 +223,11 @@ pub(super) fn solved(
         }
     }
     Ok(racers)
+}
+
+fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
+    let [one, other] = [one, other].map(slice::from_ref).map(RowContent::Programs);
+    is_one_measurement(&one, &other)
 }
 
 /// The best of the survivors on the first objective; of equals the first.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
 use super::record::Recorded;
-use crate::artifact::claims::{CLAIMS, JudgedClaim, about, judged_in, line, written};
+use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, about, judged_in, line, written};
 use crate::error::Result;
 use crate::files::regular;
 use crate::results::StoredResults;
@@ -55,7 +55,9 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
     }
     for of in &judged {
         let claim = of.claim;
-        if let Some(lacking) = claim.artifacts.iter().find(|name| !verdicts.there.contains(**name)) {
+        let seeds = claim.best_by.map(|_| SEEDS);
+        let mut needed = claim.artifacts.iter().copied().chain(seeds);
+        if let Some(lacking) = needed.find(|name| !verdicts.there.contains(*name)) {
             check.lack(format!("{CLAIMS}, {}", claim.id), format!("the results of {lacking}, beside this folder"));
             continue;
         }

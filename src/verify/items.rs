@@ -20,6 +20,13 @@ pub(super) fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
+/// Returns the standard deviation of a sample; none of fewer than two values.
+pub(super) fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean(values).filter(|_| values.len() > 1)?;
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    Some((squares / (values.len() - 1) as f64).sqrt())
+}
+
 /// # Errors
 /// A table that cannot be read.
 pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::finding::{Check, CheckKind};
-use super::items::{ROUNDING, mean};
+use super::items::{ROUNDING, deviation, mean};
 use super::record::Recorded;
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::results::{NOISY, read_frame, write_csv};
+use crate::metric::{Metric, Spread};
+use crate::results::record::Record;
+use crate::results::{NOISY, read_frame, spread_head, write_csv};
 
 /// # Errors
 /// A file that cannot be read.
@@ -89,35 +91,74 @@ fn both_alike(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| alike(one, two))
 }
 
-/// A row for each number, with its cell: over seeds the cells, and their mean.
+/// Head of the uncertainties in a run's table, and in an artifact's, before each kind had a column of its own.
+const OLD_SPREAD: &str = "±";
+const OLD_TIDY_SPREAD: &str = "std";
+
+/// Returns the kind of a number's error.
+fn spread(record: &Record) -> Spread {
+    Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
+}
+
+/// A number as a line of an artifact's table should show it.
+struct ExpectedLine {
+    value: Option<f64>,
+    error: Option<(Spread, f64)>,
+}
+
+impl ExpectedLine {
+    fn of(record: &Record) -> Self {
+        Self { value: record.value, error: record.error.map(|error| (spread(record), error)) }
+    }
+
+    fn over_seeds(values: &[f64]) -> Self {
+        Self { value: mean(values), error: deviation(values).map(|error| (Spread::OverSeeds, error)) }
+    }
+
+    fn error(&self, kind: Spread) -> Option<f64> {
+        self.error.and_then(|(own, error)| (own == kind).then_some(error))
+    }
+}
+
+/// A row for each number, with its cell: over seeds the cells, their mean and deviation.
 fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.place("value") else { return };
-    let spread = table.place("std").filter(|_| table.place("n").is_none());
+    let kinds: Vec<(usize, Spread)> =
+        Spread::ALL.into_iter().filter_map(|kind| Some((table.place(kind.column())?, kind))).collect();
+    let seeds = table.place("n");
+    let old = table.place(OLD_TIDY_SPREAD).filter(|_| seeds.is_none());
     for row in 0..table.rows.len() {
         let (Some(cells), Some(metric)) = (table.rows[row].get(cell), table.rows[row].get(metric)) else { continue };
-        let of = |cell: &str| -> Vec<[Option<f64>; 2]> {
-            let own = recorded.numbers.numbers.iter().filter(|of| of.cell == cell && of.record.metric == *metric);
-            own.map(|of| [of.record.value, of.record.error]).collect()
-        };
         let cells: Vec<&str> = cells.split("; ").collect();
-        let candidates: Vec<[Option<f64>; 2]> = match cells.as_slice() {
-            [one] => of(one),
+        let numbers = |cell: &str| -> Vec<&Record> {
+            let own = recorded.numbers.numbers.iter().filter(|of| of.cell == cell && of.record.metric == *metric);
+            own.map(|of| &of.record).collect()
+        };
+        let is_over_seeds = seeds.is_some_and(|at| table.number(row, at).is_some());
+        let expected: Vec<ExpectedLine> = match cells.as_slice() {
+            [one] if !is_over_seeds => numbers(one).into_iter().map(ExpectedLine::of).collect(),
             several => {
-                let each: Vec<f64> = several.iter().filter_map(|cell| of(cell).first()?[0]).collect();
-                vec![[mean(&each), None]]
+                let each: Vec<f64> = several.iter().filter_map(|cell| numbers(cell).first()?.value).collect();
+                vec![ExpectedLine::over_seeds(&each)]
             }
         };
-        let at = || format!("{}, line {}: {} of {}", table.name, row + 2, metric, cells.join("; "));
-        for (place, which) in [(Some(value), 0), (spread, 1)] {
-            let Some(place) = place else { continue };
+        let mut compare = |place: usize, all: Vec<Option<f64>>, may_be_empty: bool| {
             let found = table.number(row, place);
-            let all: Vec<Option<f64>> = candidates.iter().map(|of| of[which]).collect();
-            let failed = found.is_none() && table.rows[row].get(place).is_none_or(String::is_empty);
-            let failed = failed && which == 0 && recorded_failure(recorded, &cells);
-            match failed || all.iter().any(|of| both_alike(*of, found)) {
+            let is_empty = found.is_none() && table.rows[row].get(place).is_none_or(String::is_empty);
+            match (is_empty && may_be_empty) || all.iter().any(|of| both_alike(*of, found)) {
                 true => check.agree(0.0),
-                false => table.differs(at(), (row, place), all.first().copied().flatten(), check),
+                false => {
+                    let at = format!("{}, line {}: {} of {}", table.name, row + 2, metric, cells.join("; "));
+                    table.differs(at, (row, place), all.first().copied().flatten(), check);
+                }
             }
+        };
+        compare(value, expected.iter().map(|of| of.value).collect(), recorded_failure(recorded, &cells));
+        for &(place, kind) in &kinds {
+            compare(place, expected.iter().map(|of| of.error(kind)).collect(), false);
+        }
+        if let Some(place) = old {
+            compare(place, expected.iter().map(|of| of.error.map(|(_, error)| error)).collect(), false);
         }
     }
 }
@@ -132,7 +173,8 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     for number in &recorded.numbers.numbers {
         let own = cells.entry(&number.cell).or_default();
         own.insert(number.column.clone(), number.record.value);
-        own.insert(format!("{} ±", number.column), number.record.error);
+        own.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
+        own.insert(format!("{} {OLD_SPREAD}", number.column), number.record.error);
     }
     let known = |head: &String| cells.values().any(|cell| cell.contains_key(head));
     let heads = table.heads.iter().enumerate().filter(|(_, head)| known(head));
@@ -281,11 +323,14 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
     Ok(())
 }
 
+/// Shading of a LaTeX row, and of a cell as an earlier version wrote it: its number is none of the table.
+const SHADES: [&str; 2] = ["\\rowcolor{gray!15}", "\\cellcolor{gray!15}"];
+
 /// The cells with numbers that none of some texts is shown by, each text once.
 fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
-        let bare = cell.replace("\\cellcolor{gray!15}", "");
+        let bare = SHADES.iter().fold(cell.clone(), |cell, shade| cell.replace(shade, ""));
         if numbers(&bare).is_empty() {
             continue;
         }

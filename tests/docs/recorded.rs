@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use ghostlab::results::StoredResults;
-use ghostlab::results::record::{DENSE, Record};
+use ghostlab::artifact::claims::headline;
+use ghostlab::results::record::{Condition, DENSE, Record};
+use ghostlab::results::{BestCounts, SeedCounts, StoredResults};
 use ghostlab::{criterion, recovery};
 
 /// Around what is made of the README.
@@ -43,16 +44,20 @@ impl Numbers {
     }
 
     fn value(&self, cut: &Cut, method: (&str, &str)) -> f64 {
+        let values = self.values(cut, method);
+        assert_eq!(values.len(), 1, "{cut:?} {method:?} stands for another number of numbers than one");
+        values[0]
+    }
+
+    /// The value under each seed.
+    fn values(&self, cut: &Cut, method: (&str, &str)) -> Vec<f64> {
         let depth = if method.0 == DENSE { 0 } else { cut.1 };
         let fits = |of: &&Record| {
             let of = &of.condition;
             (of.backbone.as_str(), of.depth, of.criterion.as_str(), of.recovery.as_str())
                 == (cut.0.as_str(), depth, method.0, method.1)
         };
-        let mut found = self.0.iter().filter(fits);
-        let value = found.next().and_then(|of| of.value).unwrap();
-        assert!(found.next().is_none(), "{cut:?} {method:?} stands for several numbers");
-        value
+        self.0.iter().filter(fits).map(|of| of.value.unwrap()).collect()
     }
 
     /// Criteria without a repair, that of the repairs last, then its repairs.
@@ -97,44 +102,62 @@ fn table(numbers: &Numbers) -> String {
             text if text == format!("{:.2}", best(cut)) => format!("**{text}**"),
             text => text,
         };
-        let name = match recovery.as_str() {
-            recovery::NONE => criterion::label(criterion).to_owned(),
-            repair => format!("+ {}", recovery::label(repair)),
-        };
-        text += &row(&name, cuts.iter().map(cell).collect());
+        text += &row(&row_name(&(criterion.clone(), recovery.clone())), cuts.iter().map(cell).collect());
     }
     text
 }
 
+/// A row for each method of table 2's rows under several calibration seeds, a column for each cut: mean ± deviation. The best mean
+/// of the pruned rows is bold.
+fn seeds_table(numbers: &Numbers) -> String {
+    let cuts = numbers.cuts();
+    let mut text = format!("| | {} |\n", cuts.iter().map(shown).collect::<Vec<_>>().join(" | "));
+    text += &format!("| --- |{}\n", " ---: |".repeat(cuts.len()));
+    let methods = numbers.methods();
+    let mean =
+        |cut: &Cut, (criterion, recovery): &Method| mean_and_deviation(&numbers.values(cut, (criterion, recovery)));
+    for method in &methods {
+        let cell = |cut: &Cut| {
+            let best = methods.iter().map(|other| mean(cut, other).0).fold(f64::MIN, f64::max);
+            let (own, deviation) = mean(cut, method);
+            match format!("{own:.2}") == format!("{best:.2}") {
+                true => format!("**{own:.2}** ± {deviation:.2}"),
+                false => format!("{own:.2} ± {deviation:.2}"),
+            }
+        };
+        text += &format!("| {} | {} |\n", row_name(method), cuts.iter().map(cell).collect::<Vec<_>>().join(" | "));
+    }
+    text
+}
+
+fn row_name((criterion, recovery): &Method) -> String {
+    match recovery.as_str() {
+        recovery::NONE => criterion::label(criterion).to_owned(),
+        repair => format!("+ {}", recovery::label(repair)),
+    }
+}
+
+/// The mean and the standard deviation of a sample.
+fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    (mean, (squares / (values.len() - 1) as f64).sqrt())
+}
+
 /// What holds of the paper's tables 2 and 3, and what does not.
-fn said(accuracy: &Numbers, perplexity: &Numbers) -> String {
+fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
     let (cuts, repairs) = (accuracy.cuts(), accuracy.repairs());
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
     let own = |cut: &Cut| accuracy.value(cut, (CUT, ours));
-    let mut text = String::new();
-    // Of the repairs.
-    let ahead = |cut: &&Cut| -> Vec<String> {
-        let others = repairs.iter().filter(|name| accuracy.value(cut, (CUT, name)) > own(cut));
-        others.map(|name| recovery::label(name).to_owned()).collect()
-    };
-    let behind: Vec<String> = cuts
-        .iter()
-        .filter(|cut| !ahead(cut).is_empty())
-        .map(|cut| format!("{} on {}", listed(&ahead(&cut)), shown(cut)))
-        .collect();
-    let first = cuts.len() - behind.len();
-    let _ = write!(
-        text,
-        "Of the {} repairs, {} has the highest average in {first} of {} settings",
-        repairs.len(),
+    let mut text = format!(
+        "Settings in which {} has the highest average of the {} repairs and no repair: {counts}.\n",
         recovery::label(ours),
-        cuts.len()
+        repairs.len()
     );
-    let _ = writeln!(
-        text,
-        "{}",
-        if behind.is_empty() { ".".to_owned() } else { format!("; ahead of it: {}.", listed(&behind)) }
-    );
+    for of in &counts.ahead {
+        let name = if of.recovery == recovery::NONE { "no repair" } else { recovery::label(&of.recovery) };
+        let _ = writeln!(text, "On {} {name} is ahead.", shown(&(of.backbone.clone(), of.depth, of.layers)));
+    }
     // In perplexity.
     let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
     let in_order = |cut: &Cut| {
@@ -189,16 +212,26 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert_eq!((readme.matches(BEGIN).count(), readme.matches(END).count()), (1, 1));
-    let kept = recorded(root, "table2").zip(recorded(root, "table3"));
-    let (second, third) = kept.expect("the repository keeps a recorded run of table2 and table3 in results/");
+    let [second, third, seeds] = ["table2", "table3", "seeds"].map(|artifact| {
+        recorded(root, artifact)
+            .unwrap_or_else(|| panic!("the repository keeps a recorded run of {artifact} in results/"))
+    });
     let cells = second.cells.len();
     assert!(
         readme.contains(&format!("{cells} cells")),
         "the README says another number of cells of table 2 than {cells}"
     );
+    let (_, counts) = headline(&second, Some(&seeds)).unwrap();
+    let count = counts.over_seeds.unwrap().seeds;
     let accuracy = Numbers::of(second.records(), "acc_average");
+    let over_seeds = Numbers::of(seeds.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");
-    let part = format!("{}\n{}", table(&accuracy), said(&accuracy, &perplexity));
+    let part = format!(
+        "{}\n{}\nThe rows on LLM-Streamline's cut over {count} calibration seeds, mean ± standard deviation (`reproduce seeds`):\n\n{}",
+        table(&accuracy),
+        said(&accuracy, &perplexity, &counts),
+        seeds_table(&over_seeds)
+    );
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     for (file, made) in [("README.md", with(&readme, &part)), ("docs/pictures/figure1.svg", picture)] {
         let file = root.join(file);
@@ -261,8 +294,34 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
             (4, "llm-streamline", "ghosted", 7.5),
         ],
     );
-    let said = said(&accuracy, &perplexity);
-    assert!(said.contains("Of the 2 repairs, Ghost Layer (Ours) has the highest average in 1 of 2 settings; ahead of it: ReplaceMe (LS) on b 6/16."), "{said}");
+    let counts = BestCounts {
+        settings: 2,
+        best: 1,
+        significant: Some(0),
+        seed: Some(0),
+        over_seeds: Some(SeedCounts { seeds: 5, best: 2 }),
+        ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
+    };
+    let said = said(&accuracy, &perplexity, &counts);
+    let first = "Settings in which Ghost Layer (Ours) has the highest average of the 2 repairs and no repair: 1 of 2 on seed 0, \
+                 significantly in 0 of 2; over five seeds in 2 of 2.\nOn b 6/16 ReplaceMe (LS) is ahead.\n";
+    assert!(said.starts_with(first), "{said}");
     assert!(said.contains("in the paper's order in 0 of 1; not on b 4/16."), "{said}");
     assert!(said.contains("above SLEB too") && said.ends_with("here one of them is above it on b 4/16.\n"), "{said}");
+}
+
+#[test]
+fn rows_over_seeds_show_mean_and_deviation() {
+    let seeds = played(
+        "acc_average",
+        &[
+            (4, "llm-streamline", "none", 50.0),
+            (4, "llm-streamline", "ghosted", 40.0),
+            (4, "llm-streamline", "none", 50.0),
+            (4, "llm-streamline", "ghosted", 44.0),
+        ],
+    );
+    let expected = "| | b 4/16 |\n| --- | ---: |\n| LLM-Streamline | **50.00** ± 0.00 |\n\
+                    | + Ghost Layer (Ours) | 42.00 ± 2.83 |\n";
+    assert_eq!(seeds_table(&seeds), expected);
 }

@@ -1,17 +1,21 @@
 //! The paper's count and ours, side by side: for the screen, and as a file beside a recorded run's tables.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::judge::ClaimVerdict;
+use super::judge::{ClaimVerdict, SEEDS};
 use super::number::Judgement;
 use super::run::{ArtifactNumbers, Artifacts};
+use super::sentences::count_sentences;
 use super::{Claim, claims};
 use crate::artifact::page::ClaimRow;
 use crate::artifact::paper::PaperTable;
 use crate::artifact::{PagePart, here, paper};
 use crate::error::Result;
-use crate::results::StoredResults;
+use crate::metric::ACCURACY;
+use crate::recovery;
+use crate::results::{BestCounts, BestQuestion, StoredResults};
 
 /// A claim, judged on the paper's own numbers and on ours.
 #[derive(Debug, Clone)]
@@ -39,16 +43,32 @@ pub fn judged<'a>(
         format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it")
     };
     let judge = |claim: &'a Claim| {
-        let (paper, ours) = (claim.judge(paper, absent_of_paper), claim.judge(ours, absent_of_ours));
+        let is_applicable = !claim.needs_paper_models || shares_backbone(claim, paper, ours);
+        let ours = if is_applicable { claim.judge(ours, absent_of_ours) } else { claim.not_applicable() };
+        let paper = claim.judge(paper, absent_of_paper);
         JudgedClaim { claim, paper, ours, profile: profile.to_owned() }
     };
     claims.into_iter().map(judge).collect()
 }
 
-/// One line for each claim, `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6, all needed: FAILS`; below
+/// Whether our numbers of a claim's artifacts are of one of the paper's backbones, or there are none yet.
+fn shares_backbone(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> bool {
+    let backbones = |side: &Artifacts| -> BTreeSet<String> {
+        let artifacts = claim.artifacts.iter().filter_map(|name| side.get(*name));
+        artifacts.flat_map(|of| &of.records).map(|record| record.condition.backbone.clone()).collect()
+    };
+    let own = backbones(ours);
+    own.is_empty() || !own.is_disjoint(&backbones(paper))
+}
+
+/// The sentences counted by verdict; then one line for each claim, `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6, all needed: FAILS`; below
 /// it how the sentence is read, and the settings on either side in which it is not true, with their numbers.
 pub fn render(judged: &[JudgedClaim<'_>]) -> String {
-    let mut text = String::new();
+    let rows: Vec<ClaimRow> = judged.iter().map(row).collect();
+    let counted = |verdict: fn(&ClaimRow) -> Judgement| count_sentences(&rows, verdict).to_string();
+    let (ours, theirs) = (counted(|row| row.verdict), counted(|row| row.paper_verdict));
+    let mut text =
+        format!("{ours} (on the paper's own numbers {})\n", theirs.split_once(": ").map_or("", |(_, of)| of));
     for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
             [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word().to_uppercase()));
@@ -71,6 +91,13 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
 /// The claims about an artifact, beside its recorded tables.
 pub const CLAIMS: &str = "claims.md";
 
+/// The profile of the bundled models.
+const TINY: &str = "tiny";
+/// What may be concluded from a verdict on them.
+const OTHER_MODELS: &str = "\nThe paper's sentences are about models of 7 to 14 billion parameters. A claim that fails on the tiny \
+    models says that the effect does not show at their size; it does not refute the paper. Not applicable: the sentence names \
+    the paper's models, or numbers that were measured on them.\n";
+
 /// Those that are about an artifact.
 pub fn about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
     judged.iter().filter(|of| of.claim.artifacts.contains(&artifact)).collect()
@@ -82,7 +109,9 @@ pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
         return "The paper has no claim about this that is checked.\n".to_owned();
     }
     let lines: String = judged.iter().map(|of| format!("{}\n", line(of))).collect();
-    format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}")
+    let on_other_models = judged.iter().any(|of| of.claim.needs_paper_models || of.profile == TINY);
+    let note = if on_other_models { OTHER_MODELS } else { "" };
+    format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}{note}")
 }
 
 /// The line of a claim in it.
@@ -99,14 +128,9 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
 /// Numbers that cannot be read.
 pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     let mut ours = Artifacts::new();
-    let names = [PathBuf::from(profile), here(Path::new(profile))];
-    for folder in folders {
-        let is_it = folder.file_name().is_some_and(|own| names.iter().any(|name| name.as_os_str() == own));
-        // Races have no numbers.
-        if is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file()) {
-            let stored = StoredResults::read(folder)?;
-            ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
-        }
+    for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
+        let stored = StoredResults::read(folder)?;
+        ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
     }
     if ours.is_empty() {
         return Ok(Vec::new());
@@ -118,10 +142,50 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
     Ok(judged(claims(), &theirs, &ours, profile))
 }
 
+/// Whether a folder has the numbers of a profile. Races have none.
+fn is_of_profile(folder: &Path, profile: &str) -> bool {
+    let names = [PathBuf::from(profile), here(Path::new(profile))];
+    let is_it = folder.file_name().is_some_and(|own| names.iter().any(|name| name.as_os_str() == own));
+    is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
+}
+
+/// The main result of table 2, `Ghost Layer (Ours) has the highest ACC AVG of its rows in 5 of 6 settings on seed 0, …`; none where
+/// table 2 of the profile is not made.
+///
+/// # Errors
+/// Numbers that cannot be read.
+pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>> {
+    let (mut table, mut seeds) = (None, None);
+    for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
+        let stored = StoredResults::read(folder)?;
+        match stored.name.as_str() {
+            "table2" => table = Some(stored),
+            SEEDS => seeds = Some(stored),
+            _ => {}
+        }
+    }
+    Ok(table.and_then(|table| headline(&table, seeds.as_ref())).map(|(text, _)| text))
+}
+
+/// The same of table 2's numbers and those of its rows under several seeds, with the counts.
+pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
+    let ours = recovery::ours()?;
+    let question = BestQuestion {
+        metric: ACCURACY.id,
+        method: ours.name,
+        keeps: &|condition| condition.criterion == "llm-streamline",
+        setting: &|condition| vec![condition.backbone.clone(), condition.depth.to_string()],
+    };
+    let counts = BestCounts::new(table, seeds, question)?;
+    let text = format!("{}: highest {} in {counts}.", ours.label, ACCURACY.label);
+    Some((text, counts))
+}
+
 /// As the page has it.
 pub fn row(judged: &JudgedClaim<'_>) -> ClaimRow {
     let claim = judged.claim;
     ClaimRow {
+        sentence: claim.says.to_owned(),
         claim: match claim.reading {
             Some(reading) => format!("{} (Read as: {reading}.)", claim.says),
             None => claim.says.to_owned(),

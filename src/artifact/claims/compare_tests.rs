@@ -15,6 +15,8 @@ const CLAIM: Claim = Claim {
     reading: Some("r"),
     over: &[Depth],
     needed: Needed::All,
+    best_by: None,
+    needs_paper_models: false,
     only: |_| true,
     check: |of| of.best("acc_average", "ghosted", &["none", "ghosted"]),
 };
@@ -35,7 +37,8 @@ fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
 fn both_counts_stand_in_one_line_with_what_is_needed_and_how_it_is_read() {
     let paper = table2([rows(7, 60.0), rows(11, 55.0)].concat());
     let ours = table2([rows(4, 60.0), rows(6, 45.0)].concat());
-    let expected = "x: paper 2 of 2, all needed: HOLDS; ours (tiny) 1 of 2, all needed: FAILS\n  read as: r\n  \
+    let expected = "1 sentence: 1 fails (on the paper's own numbers 1 holds)\n\
+                    x: paper 2 of 2, all needed: HOLDS; ours (tiny) 1 of 2, all needed: FAILS\n  read as: r\n  \
                     ours 6: fails: none 50.00 > ghosted 45.00\n";
     assert_eq!(rendered(&CLAIM, &paper, &ours), expected);
 }
@@ -46,7 +49,8 @@ fn a_figure_has_no_numbers_in_the_paper_and_may_not_have_been_run() {
     let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
     assert_eq!(
         text,
-        "x: paper figure5 is not printed as numbers: UNKNOWN; \
+        "1 sentence: 1 is unknown (on the paper's own numbers 1 is unknown)\n\
+         x: paper figure5 is not printed as numbers: UNKNOWN; \
          ours (tiny) figure5 is not made: `ghostlab reproduce figure5 --profile tiny` makes it: UNKNOWN\n"
     );
 }
@@ -56,7 +60,41 @@ fn unknown_settings_are_counted_and_explained() {
     let mut four = rows(4, 60.0);
     four[0].value = None;
     let text = rendered(&CLAIM, &Artifacts::new(), &table2([four, rows(6, 60.0)].concat()));
-    let expected = "x: paper table2 has no data: UNKNOWN; ours (tiny) 1 of 2, 1 unknown, all needed: UNKNOWN\n  read as: r\n  \
+    let expected = "1 sentence: 1 is unknown (on the paper's own numbers 1 is unknown)\n\
+                    x: paper table2 has no data: UNKNOWN; ours (tiny) 1 of 2, 1 unknown, all needed: UNKNOWN\n  read as: r\n  \
                     ours 4: unknown: acc_average has no value for none\n";
     assert_eq!(text, expected);
+}
+
+#[test]
+fn claims_about_the_papers_models_are_not_judged_on_others() {
+    let claim = Claim { needs_paper_models: true, reading: None, ..CLAIM };
+    let of = |backbone: &str| table2(vec![record(backbone, 7, "none", 50.0), record(backbone, 7, "ghosted", 45.0)]);
+    let verdict = |ours: &Artifacts| judged([&claim], &of("llama-3-8b"), ours, "tiny")[0].ours.clone();
+    let cases = [
+        (of("tiny-llama"), Judgement::NotApplicable, "the sentence is about the paper's models"),
+        (of("llama-3-8b"), Judgement::Fails, "0 of 1, all needed"),
+        (
+            Artifacts::new(),
+            Judgement::Unknown,
+            "table2 is not made: `ghostlab reproduce table2 --profile tiny` makes it",
+        ),
+    ];
+    for (ours, outcome, count) in cases {
+        assert_eq!((verdict(&ours).outcome, verdict(&ours).count().as_str()), (outcome, count));
+    }
+}
+
+/// The numbers of the review of the recorded run, which recomputed them by hand.
+#[test]
+fn recorded_headline_has_significance_and_seeds() {
+    let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+    let folders = ["table2", "seeds"].map(|artifact| results.join(artifact).join("tiny"));
+    let expected = "5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6";
+    let headline = headline_in(&folders, "tiny").unwrap().unwrap();
+    assert_eq!(headline, format!("Ghost Layer (Ours): highest ACC AVG in {expected}."));
+    let judged = judged_in(&folders, "tiny").unwrap();
+    let count = |id: &str| judged.iter().find(|of| of.claim.id == id).unwrap().ours.count();
+    assert_eq!(count("table2-highest"), "5 of 6 (significantly in 1 of 6; over five seeds in 2 of 6), all needed");
+    assert_eq!(count("table2-average"), "6 of 6, all needed", "second place is no question of significance");
 }

@@ -7,10 +7,12 @@ use super::run::{ArtifactNumbers, Artifacts, KnownNumber, apart};
 use super::setting::{ClaimSetting, NOISY};
 use super::{Claim, ClaimAxis, Needed};
 use crate::identity::{Aspect, Leaves, differs};
-use crate::metric::Metric;
 use crate::recovery;
-use crate::results::grouped;
-use crate::results::record::{Condition, DENSE, Record};
+use crate::results::record::{DENSE, Record};
+use crate::results::{BestCounts, BestQuestion, RowContent, grouped, is_one_measurement};
+
+/// The artifact with table 2's rows under several calibration seeds.
+pub const SEEDS: &str = "seeds";
 
 /// Whether a claim holds, and on what that rests.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +30,8 @@ pub struct ClaimVerdict {
     pub needed: Needed,
     /// Whether backbones that may not be the paper's were pruned all the same: its numbers were made with `--no-gate`.
     pub ungated: bool,
+    /// How often ours is the best row, where that is what the claim says; never of the paper's own numbers.
+    pub best: Option<BestCounts>,
     /// In the order in which the numbers have them.
     pub settings: Vec<SettingVerdict>,
 }
@@ -58,7 +62,27 @@ impl Claim {
             return self.open(reason);
         }
         let ungated = present.iter().filter_map(|(_, of)| of.run.as_ref()).any(|run| !run.gate);
-        ClaimVerdict { ungated, ..self.verdict(self.settings(&present)) }
+        let best = self.best_counts(artifacts, &present);
+        ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
+    }
+
+    /// Counts how often ours is the best row; none of a claim that says something else, and of numbers without items.
+    fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
+        let run = present.first()?.1.stored.as_deref()?;
+        let seeds = artifacts.get(SEEDS).and_then(|of| of.stored.as_deref());
+        let question = BestQuestion {
+            metric: self.best_by?,
+            method: recovery::ours()?.name,
+            keeps: &|condition| (self.only)(condition),
+            setting: &|condition| self.over.iter().map(|axis| axis.of(condition)).collect(),
+        };
+        BestCounts::new(run, seeds, question)
+    }
+
+    /// The verdict where the sentence is about other models than those of our numbers.
+    pub(super) fn not_applicable(&self) -> ClaimVerdict {
+        let reason = "the sentence is about the paper's models".to_owned();
+        ClaimVerdict { outcome: Judgement::NotApplicable, ..self.open(reason) }
     }
 
     /// The settings that all of the artifacts have, with the check on each. A record that two artifacts share counts once.
@@ -138,7 +162,7 @@ impl Claim {
                 (Judgement::Unknown, first.map(|setting| setting.shown.clone()))
             }
         };
-        ClaimVerdict { outcome, reason, held, unknown, of, needed: self.needed, ungated: false, settings }
+        ClaimVerdict { outcome, reason, held, unknown, of, needed: self.needed, ungated: false, best: None, settings }
     }
 
     /// Not to be judged at all.
@@ -150,22 +174,12 @@ impl Claim {
 /// What tells a setting from the others, and its numbers.
 type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
-/// So many scores that are alike are no chance, as in the audit of the paper's tables.
-const ENOUGH: usize = 3;
-
-/// Whether two groups have the same scores, as a table prints them, whatever their criteria; of those that are asked for.
+/// Whether two groups are one measurement, as far as their records are asked for.
 fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], asked: impl Fn(&Record) -> bool) -> bool {
-    let scores = |all: &[KnownNumber<'_>]| -> BTreeMap<(String, Condition), Option<String>> {
-        let score = |known: &KnownNumber<'_>| {
-            let Record { condition, metric, value, .. } = known.record;
-            let decimals = Metric::find(metric).map_or(2, |metric| metric.decimals);
-            let condition = Condition { criterion: String::new(), ..condition.clone() };
-            ((metric.clone(), condition), value.map(|value| Metric::print(value, decimals)))
-        };
-        all.iter().filter(|known| asked(known.record)).map(score).collect()
+    let content = |all: &[KnownNumber<'_>]| {
+        RowContent::scores(all.iter().map(|known| known.record).filter(|record| asked(record)))
     };
-    let (one, other) = (scores(one), scores(other));
-    one == other && one.values().flatten().count() >= ENOUGH
+    is_one_measurement(&content(one), &content(other))
 }
 
 /// The aspects in which numbers differ that a claim cannot tell apart: they have one condition and one metric.
@@ -189,7 +203,8 @@ impl ClaimVerdict {
         let twice = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
         let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut that counts already") };
         let gate = if self.ungated { " (made with --no-gate)" } else { "" };
-        format!("{} of {}{unknown}{twice}, {} needed{gate}", self.held, self.of, self.needed)
+        let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.qualified()));
+        format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.of, self.needed)
     }
 }
 

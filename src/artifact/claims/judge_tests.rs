@@ -18,6 +18,8 @@ fn claim(needed: Needed) -> Claim {
         reading: None,
         over: &[Backbone, Depth],
         needed,
+        best_by: None,
+        needs_paper_models: false,
         only: |_| true,
         check: |of| of.best("acc_average", "ghosted", &ALL),
     }
@@ -167,7 +169,7 @@ fn cells_of_one_condition_are_never_taken_for_each_other_and_the_setting_is_name
     let records = vec![record("a", 4, "none", 40.0), record("a", 4, "ghosted", 60.0), record("a", 4, "ghosted", 60.0)];
     let identities = [0, 0, 1].map(|seed| leaves(&json!({"calibration": {"seed": seed}}))).to_vec();
     let of = |records, identities| {
-        let numbers = ArtifactNumbers { records, identities, run: None };
+        let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
         claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} is not made"))
     };
     let verdict = of(records.clone(), identities.clone());
@@ -250,6 +252,7 @@ fn a_verdict_tells_each_setting_with_its_numbers() {
         of: 1,
         needed: Needed::All,
         ungated: false,
+        best: None,
         settings: vec![setting],
     };
     assert_eq!(verdict, expected);

@@ -11,6 +11,7 @@
 //! | `number` | a number that may be unknown, and what a check comes to: holds, fails, or unknown |
 //! | `run` | the numbers of an artifact and what made them: only runs that agree are read together |
 //! | `judge` | a claim on one side's numbers |
+//! | `sentences` | the count of sentences, whatever number of checks each comes to |
 //! | `compare` | the paper's count beside ours, also as a file beside a recorded run, and the folders that it is judged on |
 //!
 //! Numbers are compared as a table prints them: what prints alike is alike.
@@ -24,6 +25,7 @@ mod compare;
 mod judge;
 mod number;
 mod run;
+mod sentences;
 mod setting;
 
 #[cfg(test)]
@@ -33,10 +35,11 @@ mod place_tests;
 #[cfg(test)]
 mod samples;
 
-pub use compare::{CLAIMS, JudgedClaim, about, judged, judged_in, line, render, row, written};
-pub use judge::{ClaimVerdict, SettingVerdict};
+pub use compare::{CLAIMS, JudgedClaim, about, headline, headline_in, judged, judged_in, line, render, row, written};
+pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
 pub use number::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, ClaimRun};
+pub use sentences::{SentenceCount, count_sentences};
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -62,6 +65,10 @@ pub struct Claim {
     pub over: &'static [ClaimAxis],
     /// In how many of them it must be true.
     pub needed: Needed,
+    /// The metric that ours is said to be best by, where the claim is of that kind: its count stands with significance and seeds.
+    pub best_by: Option<&'static str>,
+    /// Whether the sentence names the paper's models or numbers that were measured on them.
+    pub needs_paper_models: bool,
     /// The settings that it is about.
     only: Only,
     check: Checked,
@@ -139,7 +146,18 @@ struct Sentence {
     #[serde(rename = "where")]
     place: String,
     of: Vec<String>,
+    #[serde(default)]
+    models: Models,
     claims: Vec<ClaimEntry>,
+}
+
+/// Models that a sentence is about.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Models {
+    #[default]
+    Any,
+    Paper,
 }
 
 #[derive(Deserialize)]
@@ -151,6 +169,7 @@ struct ClaimEntry {
     #[serde(default)]
     needed: Needed,
     only: Option<String>,
+    best_by: Option<String>,
 }
 
 static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
@@ -172,6 +191,7 @@ impl Sentence {
         let (says, place): (&str, &str) = (self.says.leak(), self.place.leak());
         let artifacts: Vec<&str> = self.of.into_iter().map(|name| &*name.leak()).collect();
         let artifacts: &[&str] = artifacts.leak();
+        let needs_paper_models = self.models == Models::Paper;
         self.claims.into_iter().map(move |entry| {
             let only = entry.only.as_deref().unwrap_or(ONLY[0].0);
             let only = ONLY.iter().find(|(name, _)| *name == only);
@@ -187,6 +207,8 @@ impl Sentence {
                 reading: entry.reading.map(|text| &*text.leak()),
                 over: entry.over.leak(),
                 needed: entry.needed,
+                best_by: entry.best_by.map(|metric| &*metric.leak()),
+                needs_paper_models,
                 only: *only,
                 check: *check,
             }

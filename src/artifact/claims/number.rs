@@ -159,8 +159,8 @@ impl ClaimCheck {
                 let reasons: Vec<&str> = self.shown.split("; ").chain(other.shown.split("; ")).collect();
                 Self::unknown(distinct(&reasons).join("; "))
             }
-            (Judgement::Unknown, _) => self,
-            (_, Judgement::Unknown) => other,
+            (Judgement::Unknown | Judgement::NotApplicable, _) => self,
+            (_, Judgement::Unknown | Judgement::NotApplicable) => other,
         }
     }
 

@@ -4,6 +4,7 @@
 //! of the calibration. So both have to mean one thing by each, and everything else that makes a number has to agree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::identity::{Aspect, Leaves, differs};
 use crate::results::StoredResults;
@@ -18,6 +19,8 @@ pub struct ArtifactNumbers {
     pub identities: Vec<Leaves>,
     /// What made them; none for those that the paper prints.
     pub run: Option<ClaimRun>,
+    /// The same numbers with the items behind them; none for those that the paper prints.
+    pub stored: Option<Arc<StoredResults>>,
 }
 
 /// What made the numbers of an artifact.
@@ -47,7 +50,8 @@ impl ArtifactNumbers {
         let identities = stored.numbers.iter().map(|number| stored.leaves(number).unwrap_or_default());
         let identities = if stored.identified() { identities.collect() } else { Vec::new() };
         let records = stored.records();
-        Self { records, identities, run: Some(ClaimRun { program: stored.program, gate: stored.gate }) }
+        let run = Some(ClaimRun { program: stored.program.clone(), gate: stored.gate });
+        Self { records, identities, run, stored: Some(Arc::new(stored)) }
     }
 
     pub(super) fn known(&self) -> impl Iterator<Item = KnownNumber<'_>> {
@@ -135,7 +139,7 @@ mod tests {
 
     fn numbers(records: Vec<Record>, identities: Vec<Leaves>) -> ArtifactNumbers {
         let run = Some(ClaimRun { program: "ghostlab 0.1.0 ab".into(), gate: true });
-        ArtifactNumbers { records, identities, run }
+        ArtifactNumbers { records, identities, run, stored: None }
     }
 
     fn of(value: &serde_json::Value) -> Leaves {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::artifact::audit::Severity;
-use crate::results::SavedTable;
+use crate::results::{SavedTable, grouped};
 
 /// The whole page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -126,6 +126,8 @@ pub struct FigureView {
 #[serde(default)]
 pub struct ClaimRow {
     pub claim: String,
+    /// The paper's sentence, of which this may be one of several checks.
+    pub sentence: String,
     /// Where the paper says it.
     pub place: String,
     /// In the paper's tables: `54 of 60`.
@@ -140,6 +142,17 @@ pub struct ClaimRow {
     pub profile: String,
 }
 
+impl ClaimRow {
+    /// Returns the verdict on each sentence, whatever number of checks it comes to.
+    pub fn by_sentence<'a>(
+        claims: impl IntoIterator<Item = &'a Self>,
+        verdict: fn(&Self) -> Judgement,
+    ) -> Vec<Judgement> {
+        let sentences = grouped(claims.into_iter().map(|claim| (claim.sentence.as_str(), verdict(claim))));
+        sentences.into_iter().map(|(_, parts)| Judgement::of_parts(parts)).collect()
+    }
+}
+
 /// Whether something that the paper says is so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -149,10 +162,19 @@ pub enum Judgement {
     /// A number that decides it is missing.
     #[default]
     Unknown,
+    /// It is about other models than those that were measured.
+    NotApplicable,
 }
 
 impl Judgement {
-    pub(super) const ALL: [Self; 3] = [Self::Holds, Self::Fails, Self::Unknown];
+    pub const ALL: [Self; 4] = [Self::Holds, Self::Fails, Self::Unknown, Self::NotApplicable];
+
+    /// Returns the verdict on a sentence from those on its parts: it fails with any part, and holds with all that apply.
+    pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
+        let parts: Vec<Self> = parts.into_iter().collect();
+        let order = [Self::Fails, Self::Unknown, Self::Holds];
+        order.into_iter().find(|verdict| parts.contains(verdict)).unwrap_or(Self::NotApplicable)
+    }
 
     /// In a word.
     pub fn word(self) -> &'static str {
@@ -160,11 +182,12 @@ impl Judgement {
             Self::Holds => "holds",
             Self::Fails => "fails",
             Self::Unknown => "unknown",
+            Self::NotApplicable => "not applicable",
         }
     }
 
     /// The verb of so many claims.
-    pub(super) fn of(self, count: usize) -> &'static str {
+    pub fn of(self, count: usize) -> &'static str {
         match self {
             Self::Holds if count != 1 => "hold",
             Self::Fails if count != 1 => "fail",
@@ -182,6 +205,7 @@ impl Judgement {
             Self::Holds => "✓",
             Self::Fails => "✗",
             Self::Unknown => "?",
+            Self::NotApplicable => "–",
         }
     }
 }

@@ -135,7 +135,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
         tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
         computed: artifact.computed.iter().map(|of| ("computed", computed(of))).collect(),
-        verdicts: summary::verdicts(&claims.iter().map(|(_, claim)| claim.verdict).collect::<Vec<_>>()),
+        verdicts: summary::verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), |claim| claim.verdict)),
         claims,
         files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), address(path))).collect(),
         id,

@@ -47,12 +47,11 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
 
 /// Returns what came of the page's artifacts, a sentence each.
 pub(super) fn answer(page: &Page) -> Vec<String> {
-    let with = |verdict: Judgement| page.claims.iter().filter(|claim| claim.verdict == verdict).count();
-    let mut counts = Judgement::ALL.into_iter().map(|verdict| (with(verdict), verdict)).filter(|(count, _)| *count > 0);
-    let words: Vec<String> = counts.by_ref().map(|(count, verdict)| format!("{count} {}", verdict.of(count))).collect();
-    let claims = (!words.is_empty()).then(|| {
-        format!("Of {} checks of the paper's claims on our numbers, {}.", page.claims.len(), words.join(", "))
-    });
+    let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
+    let words: Vec<String> =
+        verdicts(&sentences).into_iter().map(|(_, _, count, verb)| format!("{count} {verb}")).collect();
+    let claims = (!words.is_empty())
+        .then(|| format!("Of {} sentences of the paper, checked on our numbers, {}.", sentences.len(), words.join(", ")));
     page.answer.iter().cloned().chain(claims).collect()
 }
 
@@ -104,7 +103,7 @@ pub(super) fn found(findings: &[FindingRow]) -> String {
     if words.is_empty() { last } else { format!("{} and {last}", words.join(", ")) }
 }
 
-/// A square for each claim, with how many there are of each sort.
+/// A square for each check, with the number of sentences by verdict.
 #[derive(Debug, Serialize)]
 pub(super) struct Strip<'a> {
     /// Empty where there is one profile.
@@ -146,7 +145,7 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
     let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| {
-        let tally = verdicts(&claims.iter().map(|(_, claim)| verdict(claim)).collect::<Vec<_>>());
+        let tally = verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), verdict));
         let square = |(at, of): &(usize, &ClaimRow)| {
             let (word, sign) = (verdict(of).word(), verdict(of).sign());
             let says = format!("{word}: {}", of.claim.chars().take(90).collect::<String>());

@@ -75,6 +75,7 @@ fn hostile_page() -> Page {
         inputs: [pair()].into(),
     };
     let claim = ClaimRow {
+        sentence: hostile(),
         claim: hostile(),
         place: hostile(),
         paper: hostile(),

@@ -112,6 +112,33 @@ pub enum Of {
     Defined,
 }
 
+/// Kind of uncertainty of a number. Each kind has a column of its own in CSV and Parquet files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// Standard error over documents or windows.
+    StandardError,
+    /// Standard deviation over calibration seeds.
+    OverSeeds,
+    /// Standard deviation over rounds of a timing.
+    OverRounds,
+    /// Half the width of a 95 % confidence interval.
+    Interval,
+}
+
+impl Spread {
+    pub const ALL: [Self; 4] = [Self::StandardError, Self::OverSeeds, Self::OverRounds, Self::Interval];
+
+    /// Returns the name of its column.
+    pub fn column(self) -> &'static str {
+        match self {
+            Self::StandardError => "stderr",
+            Self::OverSeeds => "std_seeds",
+            Self::OverRounds => "std_rounds",
+            Self::Interval => "ci95",
+        }
+    }
+}
+
 /// All that is known of a metric.
 pub struct MetricEntry {
     /// The word in its ids: `ppl` of `ppl_c4`. Empty where an id is the name of what it is measured on.
@@ -129,8 +156,8 @@ pub struct MetricEntry {
     /// Digits after the point, where a table does not say otherwise.
     pub decimals: usize,
     pub nearness: Nearness,
-    /// Whether a run's table has a column for its errors.
-    pub has_error: bool,
+    /// What its uncertainty is; none of a metric without one.
+    pub spread: Option<Spread>,
     pub test: Option<PairedTest>,
     pub shown: Shown,
     /// How figures draw it beside other metrics.
@@ -182,20 +209,20 @@ pub(super) const BARE: MetricEntry = MetricEntry {
     direction: Direction::Lower,
     decimals: 2,
     nearness: Nearness::Relative,
-    has_error: false,
+    spread: None,
     test: None,
     shown: Shown::Besides,
     style: None,
     of: Of::Repair(|_| None),
 };
 /// Of a text, of which less is better.
-pub(super) const OF_TEXT: MetricEntry = MetricEntry { has_error: true, ..BARE };
+pub(super) const OF_TEXT: MetricEntry = MetricEntry { spread: Some(Spread::StandardError), ..BARE };
 /// In percent of the documents.
 pub(super) const OF_TASK: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Higher,
     nearness: Nearness::Difference,
-    has_error: true,
+    spread: Some(Spread::StandardError),
     ..BARE
 };
 /// Of a pass over a prompt.

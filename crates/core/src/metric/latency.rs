@@ -1,13 +1,13 @@
 //! Metrics of the time and the memory that a prompt takes, and the tokens behind it.
 
-use super::entry::{Direction, MetricEntry, Nearness, OF_PROMPT, Of, Unit};
+use super::entry::{Direction, MetricEntry, Nearness, OF_PROMPT, Of, Spread, Unit};
 use crate::tasks::Measure;
 
 /// `prefill_ms`: the time of a pass over a prompt.
 pub static PREFILL: MetricEntry = MetricEntry {
     note: "milliseconds of a forward pass, with their standard deviation",
     unit: Unit::Milliseconds,
-    has_error: true,
+    spread: Some(Spread::OverRounds),
     of: Of::Prompt(|of| of.spread().map(|of| Measure { value: of.mean, stderr: Some(of.deviation) })),
     ..OF_PROMPT.called("prefill_ms", "Prefill (ms)")
 };
@@ -15,7 +15,7 @@ pub static PREFILL: MetricEntry = MetricEntry {
 /// `speedup`: the dense backbone's time over the own.
 pub static SPEEDUP: MetricEntry = MetricEntry {
     note: "the dense backbone's mean time over the own, with half the 95 % interval of the rounds' ratios",
-    has_error: true,
+    spread: Some(Spread::Interval),
     of: Of::Prompt(|of| of.speedup().map(|of| Measure { value: of.ratio, stderr: of.half_width })),
     ..TIMES.called("speedup", "Speedup (×)")
 };
@@ -42,7 +42,7 @@ pub static DECODE: MetricEntry = MetricEntry {
     note: "tokens a second of all sequences together, behind the prompt, with their standard deviation",
     unit: Unit::PerSecond,
     direction: Direction::Higher,
-    has_error: true,
+    spread: Some(Spread::OverRounds),
     of: Of::Decode(|of| of.rate().map(|of| Measure { value: of.mean, stderr: Some(of.deviation) })),
     ..OF_PROMPT.called("decode_tps", "Decode (tokens/s)")
 };
@@ -50,7 +50,7 @@ pub static DECODE: MetricEntry = MetricEntry {
 /// `decode_speedup`: the dense backbone's time to decode over the own.
 pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     note: "the dense backbone's mean time to decode the new tokens over the own, with half the 95 % interval of the rounds' ratios",
-    has_error: true,
+    spread: Some(Spread::Interval),
     of: Of::Decode(|of| of.speedup().map(|of| Measure { value: of.ratio, stderr: of.half_width })),
     ..TIMES.called("decode_speedup", "Decode speedup (×)")
 };

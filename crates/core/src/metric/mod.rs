@@ -23,7 +23,9 @@ use crate::error::{Error, Result};
 use crate::style::Style;
 use crate::tasks::TASKS;
 
-pub use entry::{Direction, MetricEntry, Nearness, Of, PairedTest, RepairSample, Shown, TaskSample, TextSample, Unit};
+pub use entry::{
+    Direction, MetricEntry, Nearness, Of, PairedTest, RepairSample, Shown, Spread, TaskSample, TextSample, Unit,
+};
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
 pub use task::{ACCURACY, TASK};

@@ -1,6 +1,6 @@
 //! Metrics of the answers to tasks: what the program counts itself, and what definitions of lm-evaluation-harness say.
 
-use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, TaskSample, Unit};
+use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, Spread, TaskSample, Unit};
 use crate::tasks::{self, Measure, TaskResult};
 
 /// `arc_easy`: the documents of a task that are answered rightly, by the task's own column (`acc` or `acc_norm`).
@@ -54,7 +54,8 @@ pub(super) static DEFINED: [MetricEntry; 15] = [
     other("ter", "task.ter", Direction::Higher),
 ];
 
-const BY_DEFINITION: MetricEntry = MetricEntry { has_error: true, shown: Shown::Always, of: Of::Defined, ..BARE };
+const BY_DEFINITION: MetricEntry =
+    MetricEntry { spread: Some(Spread::StandardError), shown: Shown::Always, of: Of::Defined, ..BARE };
 
 const fn percent(harness: &'static str, name: &'static str) -> MetricEntry {
     MetricEntry {

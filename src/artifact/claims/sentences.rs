@@ -1,0 +1,62 @@
+//! Verdicts on the paper's sentences, of which some are checked in parts.
+
+use std::fmt;
+
+use super::Judgement;
+use crate::artifact::page::ClaimRow;
+
+/// Sentences by their verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentenceCount {
+    pub sentences: usize,
+    /// In the order of [`Judgement::ALL`].
+    counts: [usize; Judgement::ALL.len()],
+}
+
+/// Counts sentences, each once, whatever number of checks it comes to and whatever artifacts these are about.
+pub fn count_sentences<'a>(
+    claims: impl IntoIterator<Item = &'a ClaimRow>,
+    verdict: fn(&ClaimRow) -> Judgement,
+) -> SentenceCount {
+    let verdicts = ClaimRow::by_sentence(claims, verdict);
+    let counts = Judgement::ALL.map(|asked| verdicts.iter().filter(|verdict| **verdict == asked).count());
+    SentenceCount { sentences: verdicts.len(), counts }
+}
+
+/// `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`, without what there is none of.
+impl fmt::Display for SentenceCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |(verdict, &count): (Judgement, &usize)| match verdict {
+            Judgement::Unknown | Judgement::NotApplicable => {
+                format!("{count} {} {}", if count == 1 { "is" } else { "are" }, verdict.word())
+            }
+            Judgement::Holds | Judgement::Fails => format!("{count} {}", verdict.of(count)),
+        };
+        let counts = Judgement::ALL.into_iter().zip(&self.counts).filter(|(_, count)| **count > 0);
+        let counts: Vec<String> = counts.map(word).collect();
+        let sentences = if self.sentences == 1 { "sentence" } else { "sentences" };
+        write!(f, "{} {sentences}: {}", self.sentences, counts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_a_sentence_count_once_and_fail_together() {
+        let row = |sentence: &str, verdict| ClaimRow { sentence: sentence.into(), verdict, ..ClaimRow::default() };
+        let rows = [
+            row("accuracy and perplexity", Judgement::Holds),
+            row("accuracy and perplexity", Judgement::Fails),
+            row("both latencies", Judgement::Holds),
+            row("both latencies", Judgement::Holds),
+            row("widens", Judgement::Unknown),
+            row("on LLaMA-2-7B", Judgement::NotApplicable),
+            row("on LLaMA-2-7B", Judgement::NotApplicable),
+        ];
+        let counted = count_sentences(&rows, |row| row.verdict);
+        assert_eq!(counted.to_string(), "4 sentences: 1 holds, 1 fails, 1 is unknown, 1 is not applicable");
+        assert_eq!(count_sentences(&rows[..2], |row| row.verdict).to_string(), "1 sentence: 1 fails");
+    }
+}

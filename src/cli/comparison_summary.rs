@@ -1,0 +1,167 @@
+//! The result of a comparison in a sentence.
+
+use crate::metric::{Metric, Of};
+use crate::results::{Differences, ValueDifference, grouped};
+use crate::significance::stratified::holm;
+
+/// The probability of any false difference among all tests.
+const LEVEL: f64 = 0.05;
+
+/// What is counted together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MetricKind {
+    Text,
+    Task,
+    Prompt,
+    Repair,
+}
+
+impl MetricKind {
+    fn of(metric: &Metric) -> Self {
+        match metric.of {
+            Of::Text(_) | Of::Texts(_) => Self::Text,
+            Of::Task(_) | Of::Tasks(_) | Of::Defined => Self::Task,
+            Of::Prompt(_) | Of::Decode(_) => Self::Prompt,
+            Of::Repair(_) => Self::Repair,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Text => "perplexities",
+            Self::Task => "task scores",
+            Self::Prompt => "times and memory figures",
+            Self::Repair => "boundary figures",
+        }
+    }
+}
+
+/// Says how many values differ, in which direction, and how many of the paired tests are significant.
+pub(super) fn summary(differences: &Differences) -> String {
+    let (differ, all) = (differences.values.len(), differences.compared);
+    let alone = [(&differences.only_first, "A"), (&differences.only_second, "B")];
+    let alone: Vec<String> = alone
+        .iter()
+        .filter(|(only, _)| !only.is_empty())
+        .map(|(only, run)| format!("{} only in {run}", only.len()))
+        .collect();
+    let alone = if alone.is_empty() { String::new() } else { format!(" ({})", alone.join(", ")) };
+    match (differ, all) {
+        (_, 0) => format!("Nothing can be compared: no value is in both runs{alone}."),
+        (0, _) => format!("All {all} values that both runs have are the same{alone}."),
+        _ => {
+            let kinds = differences.values.iter().map(|value| (kind(value), value));
+            let kinds: Vec<String> = grouped(kinds).iter().map(|(kind, values)| directions(*kind, values)).collect();
+            let tests = significant(&differences.values);
+            format!("{differ} of {all} values differ{alone}. B against A: {}.{tests}", kinds.join("; "))
+        }
+    }
+}
+
+fn metric(value: &ValueDifference) -> Option<Metric> {
+    Metric::find(&value.first.metric).ok()
+}
+
+fn kind(value: &ValueDifference) -> MetricKind {
+    metric(value).map_or(MetricKind::Task, |metric| MetricKind::of(&metric))
+}
+
+/// `perplexities 12 better, 3 worse`
+fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
+    let is_better = |value: &&ValueDifference| -> Option<bool> {
+        let metric = metric(value)?;
+        let (a, b) = (value.first.value?, value.second.value?);
+        metric.cost(b).map(|_| metric.better(b, a))
+    };
+    let known: Vec<bool> = values.iter().filter_map(is_better).collect();
+    let better = known.iter().filter(|better| **better).count();
+    let parts = [(better, "better"), (known.len() - better, "worse"), (values.len() - known.len(), "different")];
+    let parts: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+    format!("{} {}", kind.words(), parts.join(", "))
+}
+
+/// How many paired tests stay significant when all are corrected for together.
+fn significant(values: &[ValueDifference]) -> String {
+    let p: Vec<f64> = values.iter().filter_map(|value| Some(value.paired.as_ref()?.p)).collect();
+    let rejected = holm(&p, LEVEL).into_iter().filter(|rejected| *rejected).count();
+    match p.len() {
+        0 => String::new(),
+        tests => {
+            format!(" {rejected} of {tests} paired tests are significant (p < {LEVEL} after Holm's correction).")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Unpaired;
+    use crate::results::record::{Condition, Record};
+
+    fn record(metric: &str, value: f64) -> Record {
+        let condition = Condition {
+            backbone: "a".into(),
+            layers: 16,
+            depth: 4,
+            criterion: "sleb".into(),
+            recovery: "ghosted".into(),
+            finetuned: false,
+            calibration: "c4".into(),
+        };
+        Record { condition, metric: metric.into(), value: Some(value), error: None }
+    }
+
+    fn differences(values: &[(&str, f64, f64)], compared: usize, only_first: usize) -> Differences {
+        let value = |(metric, a, b): &(&str, f64, f64)| ValueDifference {
+            first: record(metric, *a),
+            second: record(metric, *b),
+            cell: String::new(),
+            column: String::new(),
+            beyond: None,
+            same_items: false,
+            paired: None,
+        };
+        let alone = Unpaired { record: record("rte", 1.0), cell: String::new(), column: String::new() };
+        Differences {
+            settings: Vec::new(),
+            data: Vec::new(),
+            data_known: true,
+            protocols: Vec::new(),
+            engines: Vec::new(),
+            identified: true,
+            aside: Vec::new(),
+            compared,
+            values: values.iter().map(value).collect(),
+            only_first: vec![alone; only_first],
+            only_second: Vec::new(),
+            coinciding: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn summary_counts_directions_by_kind_of_metric() {
+        let cases = [
+            (differences(&[], 0, 2), "Nothing can be compared: no value is in both runs (2 only in A)."),
+            (differences(&[], 7, 0), "All 7 values that both runs have are the same."),
+            (
+                differences(
+                    &[
+                        ("ppl_c4", 9.0, 8.0),
+                        ("ppl_c4", 9.0, 10.0),
+                        ("ppl_average", 9.0, 10.0),
+                        ("rte", 50.0, 60.0),
+                        ("m_symmetric_share", 0.5, 0.6),
+                    ],
+                    40,
+                    1,
+                ),
+                "5 of 40 values differ (1 only in A). B against A: perplexities 1 better, 2 worse; task scores 1 better; \
+                 boundary figures 1 different.",
+            ),
+        ];
+        for (differences, expected) in cases {
+            assert_eq!(summary(&differences), expected);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! How often one method is the best row of its setting: with one calibration seed, significantly, and over several seeds.
+
+use std::fmt;
+
+use super::factors::{SEED, distinct, grouped};
+use super::paired;
+use super::record::Condition;
+use super::stored::{StoredNumber, StoredResults};
+use crate::metric::Metric;
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub struct BestQuestion<'a> {
+    pub metric: &'a str,
+    /// The recovery that may be the best.
+    pub method: &'a str,
+    /// Which rows take part.
+    pub keeps: &'a dyn Fn(&Condition) -> bool,
+    /// What tells settings apart, beside calibration and training.
+    pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
+}
+
+/// Settings in which a method is the best row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BestCounts {
+    pub settings: usize,
+    pub best: usize,
+    /// How often the best other row is significantly worse; none where nothing could be tested.
+    pub significant: Option<usize>,
+    /// The seed of the calibrations, where all have the same.
+    pub seed: Option<u64>,
+    /// None where some setting was not measured over seeds.
+    pub over_seeds: Option<SeedCounts>,
+    /// Best rows where the method is not.
+    pub ahead: Vec<Condition>,
+}
+
+/// The same by means over calibration seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeedCounts {
+    pub seeds: usize,
+    pub best: usize,
+}
+
+impl BestCounts {
+    /// Counts the settings of a run. `seeds` is a run of the same rows under several calibration seeds. None without a setting
+    /// that has the method and a rival.
+    pub fn new(run: &StoredResults, seeds: Option<&StoredResults>, question: BestQuestion<'_>) -> Option<Self> {
+        let metric = Metric::find(question.metric).ok()?;
+        let settings: Vec<Setting<'_>> = Setting::all(run, &metric, question);
+        let first = settings.first()?;
+        let tests: Vec<bool> = settings.iter().filter_map(Setting::is_significant).collect();
+        let seed = |setting: &Setting<'_>| run.factors(setting.own).get(SEED).and_then(serde_json::Value::as_u64);
+        Some(Self {
+            settings: settings.len(),
+            best: settings.iter().filter(|setting| !setting.is_behind).count(),
+            significant: (!tests.is_empty()).then(|| tests.iter().filter(|test| **test).count()),
+            seed: seed(first).filter(|first| settings.iter().all(|other| seed(other) == Some(*first))),
+            over_seeds: seeds.and_then(|seeds| SeedCounts::new(&settings, seeds, &metric, question)),
+            ahead: settings.iter().filter(|of| of.is_behind).map(|of| of.rival.record.condition.clone()).collect(),
+        })
+    }
+
+    /// What weakens the count: `significantly in 1 of 6; over five seeds in 2 of 6`.
+    pub fn qualified(&self) -> String {
+        let of = self.settings;
+        let significant = match self.significant {
+            Some(count) => format!("significantly in {count} of {of}"),
+            None => "significance not tested".to_owned(),
+        };
+        match self.over_seeds {
+            Some(SeedCounts { seeds, best }) => format!("{significant}; over {} seeds in {best} of {of}", word(seeds)),
+            None => format!("{significant}; not measured over seeds"),
+        }
+    }
+}
+
+/// `5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6`
+impl fmt::Display for BestCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seed = self.seed.map_or_else(String::new, |seed| format!(" on seed {seed}"));
+        write!(f, "{} of {}{seed}, {}", self.best, self.settings, self.qualified())
+    }
+}
+
+/// Rows that compete.
+struct Setting<'a> {
+    key: Vec<String>,
+    conditions: Vec<&'a Condition>,
+    own: &'a StoredNumber,
+    /// The best other row.
+    rival: &'a StoredNumber,
+    is_behind: bool,
+}
+
+impl<'a> Setting<'a> {
+    fn all(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
+        let rows = run.numbers.iter().filter(|of| is_asked(of, question));
+        let groups = grouped(rows.map(|of| (key(&of.record.condition, question), of)));
+        groups.into_iter().filter_map(|(key, rows)| Self::new(key, &rows, metric, question.method)).collect()
+    }
+
+    fn new(key: Vec<String>, rows: &[&'a StoredNumber], metric: &Metric, method: &str) -> Option<Self> {
+        let is_own = |of: &&&StoredNumber| of.record.condition.recovery == method;
+        let own = *rows.iter().find(is_own)?;
+        let others = rows.iter().filter(|of| !is_own(of)).filter_map(|of| Some((printed_cost(metric, of)?, *of)));
+        let (best, rival) = others.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+        Some(Self {
+            conditions: rows.iter().map(|of| &of.record.condition).collect(),
+            key,
+            own,
+            rival,
+            is_behind: best < printed_cost(metric, own)?,
+        })
+    }
+
+    fn is_significant(&self) -> Option<bool> {
+        let paired = paired::test(&self.own.measurement(), &self.rival.measurement())?;
+        Some(paired.mark() == "+")
+    }
+}
+
+impl SeedCounts {
+    fn new(
+        settings: &[Setting<'_>],
+        seeds: &StoredResults,
+        metric: &Metric,
+        question: BestQuestion<'_>,
+    ) -> Option<Self> {
+        let rows = seeds.numbers.iter().filter(|of| is_asked(of, question));
+        let values = grouped(rows.map(|of| (of.record.condition.clone(), of.record.value.unwrap_or_default())));
+        let mut best = 0;
+        for setting in settings {
+            let own: Vec<&(Condition, Vec<f64>)> =
+                values.iter().filter(|(condition, _)| key(condition, question) == setting.key).collect();
+            let is_there = |wanted: &&Condition| own.iter().any(|(condition, _)| condition == *wanted);
+            if !setting.conditions.iter().all(is_there) {
+                return None;
+            }
+            let means = own.iter().map(|(condition, values)| Some((condition, mean_cost(metric, values)?)));
+            let means: Vec<(&Condition, f64)> = means.collect::<Option<_>>()?;
+            let least = means.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
+            best += usize::from(means.iter().any(|(of, cost)| of.recovery == question.method && *cost <= least));
+        }
+        let counts: Vec<usize> = values.iter().map(|(_, values)| values.len()).collect();
+        match distinct(&counts).as_slice() {
+            [seeds] if *seeds > 1 => Some(Self { seeds: *seeds, best }),
+            _ => None,
+        }
+    }
+}
+
+fn is_asked(of: &StoredNumber, question: BestQuestion<'_>) -> bool {
+    let condition = &of.record.condition;
+    of.record.metric == question.metric
+        && condition.depth > 0
+        && of.failure.is_none()
+        && of.record.value.is_some()
+        && (question.keeps)(condition)
+}
+
+fn key(of: &Condition, question: BestQuestion<'_>) -> Vec<String> {
+    let mut key = (question.setting)(of);
+    key.extend([of.calibration.clone(), of.finetuned.to_string()]);
+    key
+}
+
+/// What a table prints of a number, so that less is better.
+fn printed_cost(metric: &Metric, of: &StoredNumber) -> Option<f64> {
+    metric.cost(Metric::printed(of.record.value?, metric.decimals))
+}
+
+fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    metric.cost(Metric::printed(mean, metric.decimals))
+}
+
+/// Small counts as words.
+fn word(count: usize) -> String {
+    const WORDS: [&str; 11] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
+    WORDS.get(count).map_or_else(|| count.to_string(), |word| (*word).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Record;
+    use super::*;
+
+    /// A number of one setting; `right` are its answered questions of ten in each of two tasks.
+    fn number(depth: usize, recovery: &str, right: usize, cell: &str) -> StoredNumber {
+        let condition = Condition {
+            backbone: "a".into(),
+            layers: 16,
+            depth,
+            criterion: "llm-streamline".into(),
+            recovery: recovery.into(),
+            finetuned: false,
+            calibration: "c4".into(),
+        };
+        let bits = |right: usize| (0..50).map(|at| if at < right { '1' } else { '0' }).collect::<String>();
+        StoredNumber {
+            record: Record { condition, metric: "acc_average".into(), value: Some(2.0 * right as f64), error: None },
+            cell: cell.to_owned(),
+            column: "average".to_owned(),
+            failure: None,
+            right: Some(format!("{},{}", bits(right), bits(right))),
+            losses: None,
+        }
+    }
+
+    fn run(numbers: Vec<StoredNumber>) -> StoredResults {
+        let text = serde_json::json!({
+            "name": "table2", "profile": "tiny", "program": "p", "settings": {}, "numbers": {"columns": [], "cells": []},
+        });
+        StoredResults { numbers, ..serde_json::from_value(text).unwrap() }
+    }
+
+    fn counts(main: Vec<StoredNumber>, seeds: Option<Vec<StoredNumber>>) -> BestCounts {
+        let question = BestQuestion {
+            metric: "acc_average",
+            method: "ghosted",
+            keeps: &|_| true,
+            setting: &|of| vec![of.backbone.clone(), of.depth.to_string()],
+        };
+        BestCounts::new(&run(main), seeds.map(run).as_ref(), question).unwrap()
+    }
+
+    fn main() -> Vec<StoredNumber> {
+        vec![
+            // Far ahead, a little ahead, behind no repair.
+            number(4, "ghosted", 45, "a"),
+            number(4, "none", 10, "b"),
+            number(6, "ghosted", 31, "c"),
+            number(6, "none", 30, "d"),
+            number(8, "ghosted", 20, "e"),
+            number(8, "none", 22, "f"),
+        ]
+    }
+
+    #[test]
+    fn best_counts_name_significance_and_seeds() {
+        let mut seeds = Vec::new();
+        for (seed, shift) in [("0", 0), ("1", 6)] {
+            for mut number in main() {
+                let is_ours = number.record.condition.recovery == "ghosted";
+                number.cell = format!("{}@{seed}", number.cell);
+                // Under the second seed ours is worse at all depths but the first.
+                if is_ours && number.record.condition.depth > 4 {
+                    number.record.value = number.record.value.map(|value| value - f64::from(shift));
+                }
+                seeds.push(number);
+            }
+        }
+        let counts = counts(main(), Some(seeds));
+        assert_eq!((counts.best, counts.settings, counts.significant), (2, 3, Some(1)));
+        assert_eq!(counts.over_seeds, Some(SeedCounts { seeds: 2, best: 1 }));
+        assert_eq!(counts.to_string(), "2 of 3, significantly in 1 of 3; over two seeds in 1 of 3");
+        assert_eq!(counts.ahead.iter().map(|of| (of.depth, of.recovery.as_str())).collect::<Vec<_>>(), [(8, "none")]);
+    }
+
+    #[test]
+    fn settings_without_seeds_or_tests_are_said_to_lack_them() {
+        let mut numbers = main();
+        numbers.iter_mut().for_each(|number| number.right = None);
+        let seeds = [main(), main()].map(|numbers| numbers[..2].to_vec()).concat();
+        assert_eq!(
+            counts(numbers, Some(seeds)).to_string(),
+            "2 of 3, significance not tested; not measured over seeds"
+        );
+    }
+}

@@ -1,0 +1,271 @@
+//! The note on criteria that remove the same layers: which of their rows are one measurement, and why the others are not.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::factors::{distinct, grouped};
+use super::measurement::CellSummary;
+use super::notes::ranges;
+use super::same_measurement::{RowContent, is_one_measurement};
+use super::{Factors, capital};
+use crate::{criterion, recovery};
+
+/// What an operator is solved for: a region, or a layer.
+const BOUNDARY: &str = "recovery.boundary";
+
+/// Returns a sentence or two for all selections that the same criteria share; none where each criterion removes its own layers.
+pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
+    let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
+    let selections = grouped(pruned.map(|cell| (SelectionKey::of(cell), cell)));
+    let shared: Vec<(SharedSelection, String)> =
+        selections.iter().filter_map(|(key, cells)| Some((SharedSelection::of(cells)?, key.to_string()))).collect();
+    let sentence = |(shared, places): (SharedSelection, Vec<String>)| shared.sentence(&places.join(", "));
+    let sentences: Vec<String> = grouped(shared).into_iter().map(sentence).collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
+}
+
+/// Layers that are removed from a backbone.
+#[derive(Clone, PartialEq)]
+struct SelectionKey {
+    backbone: String,
+    layers: usize,
+    removed: BTreeSet<usize>,
+}
+
+impl SelectionKey {
+    fn of(cell: &CellSummary) -> Self {
+        let removed = cell.removed.iter().copied().collect();
+        Self { backbone: cell.backbone.clone(), layers: cell.layers, removed }
+    }
+}
+
+impl std::fmt::Display for SelectionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { backbone, layers, removed } = self;
+        let removed: Vec<usize> = removed.iter().copied().collect();
+        write!(f, "{backbone} {}/{layers} (layers {})", removed.len(), ranges(&removed))
+    }
+}
+
+/// Criteria with one selection, and what their rows have in common.
+#[derive(Clone, PartialEq)]
+struct SharedSelection {
+    criteria: Vec<String>,
+    /// Recoveries whose rows are one measurement under all these criteria.
+    identical: Vec<String>,
+    differing: Vec<String>,
+    /// Criteria by the boundary that their differing rows are repaired at; empty where that is not the reason.
+    boundaries: Vec<(String, Vec<String>)>,
+}
+
+impl SharedSelection {
+    /// Compares the rows of one selection; none where a single criterion made it.
+    fn of(cells: &[&CellSummary]) -> Option<Self> {
+        let by_criterion = grouped(cells.iter().map(|&cell| (criterion_label(cell), cell)));
+        if by_criterion.len() < 2 {
+            return None;
+        }
+        let criteria: Vec<String> = by_criterion.into_iter().map(|(label, _)| label).collect();
+        let rows = grouped(cells.iter().map(|&cell| (recovery_key(cell), cell)));
+        let known = |cell: &&CellSummary| !cell.programs.is_empty();
+        let shared = rows.iter().filter(|(_, cells)| {
+            distinct(&cells.iter().map(|cell| criterion_label(cell)).collect::<Vec<_>>()).len() > 1
+                && cells.iter().all(known)
+        });
+        let (identical, differing): (Vec<_>, Vec<_>) = shared.partition(|(_, cells)| is_one_row(cells));
+        let labels = |rows: &[&(Factors, Vec<&CellSummary>)]| {
+            distinct(&rows.iter().map(|(key, _)| label(key)).collect::<Vec<_>>())
+        };
+        let differing_labels = labels(&differing);
+        Some(Self {
+            identical: labels(&identical).into_iter().filter(|label| !differing_labels.contains(label)).collect(),
+            boundaries: boundaries(differing.iter().flat_map(|(_, cells)| cells).copied(), &criteria),
+            differing: differing_labels,
+            criteria,
+        })
+    }
+
+    fn sentence(&self, places: &str) -> String {
+        let Self { criteria, identical, differing, boundaries } = self;
+        let unrepaired = [recovery::NONE];
+        let is_unrepaired = |labels: &[String]| labels == unrepaired;
+        let rows = match (identical.as_slice(), differing.is_empty()) {
+            ([], _) => String::new(),
+            (labels, _) if is_unrepaired(labels) => "; their unrepaired rows are identical".to_owned(),
+            (_, true) => "; their rows are identical".to_owned(),
+            (labels, false) => format!("; their {} are identical", rows_of(labels)),
+        };
+        let reason = match boundaries.split_first() {
+            None => String::new(),
+            Some(((boundary, criteria), rest)) => {
+                let rest = rest.iter().map(|(boundary, criteria)| format!(", {} per {boundary}", possessive(criteria)));
+                format!(" because {} are repaired per {boundary}{}", possessive(criteria), rest.collect::<String>())
+            }
+        };
+        let differ = match differing.as_slice() {
+            [] => String::new(),
+            _ if is_unrepaired(identical) => format!(" Repaired rows differ{reason}."),
+            labels => format!(" {} differ{reason}.", capital(&rows_of(labels))),
+        };
+        format!("{} remove the same layers on {places}{rows}.{differ}", listed(criteria))
+    }
+}
+
+/// Whether rows of several criteria with one recovery are one measurement.
+fn is_one_row(cells: &[&CellSummary]) -> bool {
+    let contents: Vec<RowContent<'_>> = cells.iter().map(|cell| RowContent::Programs(&cell.programs)).collect();
+    contents.iter().all(|content| is_one_measurement(&contents[0], content))
+}
+
+/// Returns the criteria by boundary, where each of them has one boundary and not all have the same.
+fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
+    let boundary =
+        |cell: &CellSummary| cell.factors.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let pairs: Vec<(String, String)> = cells.map(|cell| (boundary(cell), criterion_label(cell))).collect();
+    let pairs = distinct(&pairs);
+    let groups = grouped(pairs.iter().cloned());
+    let is_reason =
+        pairs.len() == criteria.len() && groups.len() > 1 && pairs.iter().all(|(boundary, _)| !boundary.is_empty());
+    if is_reason { groups } else { Vec::new() }
+}
+
+fn criterion_label(cell: &CellSummary) -> String {
+    cell.criterion.as_ref().map_or(String::new(), |name| criterion::label(name).to_owned())
+}
+
+/// Returns the settings of a row's recovery and calibration, without the boundary, which a table may set for each criterion.
+fn recovery_key(cell: &CellSummary) -> Factors {
+    let is_own = |name: &str| name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."));
+    let own = cell.factors.iter().filter(|(name, _)| is_own(name));
+    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Returns the label of a recovery; its name where it is none.
+fn label(key: &Factors) -> String {
+    match key.get("recovery").and_then(Value::as_str).unwrap_or(recovery::NONE) {
+        recovery::NONE => recovery::NONE.to_owned(),
+        name => recovery::label(name).to_owned(),
+    }
+}
+
+fn rows_of(labels: &[String]) -> String {
+    let name = |label: &String| if label == recovery::NONE { "no recovery".to_owned() } else { label.clone() };
+    format!("rows with {}", listed(&labels.iter().map(name).collect::<Vec<_>>()))
+}
+
+/// `A`, `A and B`, `A, B and C`
+fn listed(names: &[String]) -> String {
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+fn possessive(names: &[String]) -> String {
+    listed(&names.iter().map(|name| format!("{name}'s")).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::results::MeasuredProgram;
+    use crate::results::factors::below;
+    use crate::stage::operator::BoundaryResult;
+
+    /// A cell whose operators are called after what they are solved for.
+    fn cell(backbone: &str, criterion: &str, removed: &[usize], recovery: &str, boundary: &str) -> CellSummary {
+        let starts = if boundary == "layer" { removed } else { &removed[..1] };
+        let operator = |start: &usize| -> BoundaryResult {
+            let operator = (recovery != "none").then(|| format!("{recovery} {boundary} {start}"));
+            serde_json::from_value(json!({
+                "region": [start, start + 1], "operator": operator, "placed": "stream", "notes": [], "losses": [],
+                "solve_seconds": 0.0, "boundary_mae": 0.0, "boundary_mae_by_channel": [], "delta_norm": 0.0,
+                "relative_residual": 0.0, "m_norm": 0.0, "m_symmetric_norm": 0.0, "m_antisymmetric_norm": 0.0,
+            }))
+            .unwrap()
+        };
+        let boundaries: Vec<BoundaryResult> = starts.iter().map(operator).collect();
+        let mut factors = below("", &json!({"recovery": recovery, "calibration": {"corpus": "c4", "seed": 0}}));
+        if recovery != "none" {
+            factors.insert(BOUNDARY.to_owned(), boundary.into());
+        }
+        CellSummary {
+            backbone: backbone.into(),
+            criterion: Some(criterion.into()),
+            depth: removed.len(),
+            removed: removed.to_vec(),
+            layers: 16,
+            factors: Arc::new(factors),
+            programs: vec![MeasuredProgram::new(removed, &boundaries)],
+            ..CellSummary::default()
+        }
+    }
+
+    fn rows(criterion: &str, removed: &[usize], recoveries: &[(&str, &str)]) -> Vec<CellSummary> {
+        recoveries.iter().map(|(recovery, boundary)| cell("a", criterion, removed, recovery, boundary)).collect()
+    }
+
+    #[test]
+    fn repaired_rows_of_one_selection_differ_by_boundary() {
+        let streamline =
+            rows("llm-streamline", &[2, 3], &[("none", ""), ("ghosted", "region"), ("replaceme-ls", "region")]);
+        let shortgpt = |boundary: &str| {
+            rows("shortgpt", &[3, 2], &[("none", ""), ("ghosted", "layer"), ("replaceme-ls", boundary)])
+        };
+        let note = |other: Vec<CellSummary>| equal_selections(&[streamline.clone(), other].concat()).unwrap();
+        assert_eq!(
+            note(shortgpt("layer")),
+            "LLM-Streamline and ShortGPT remove the same layers on a 2/16 (layers 2-3); their unrepaired rows are \
+             identical. Repaired rows differ because LLM-Streamline's are repaired per region, ShortGPT's per layer."
+        );
+        assert_eq!(
+            note(shortgpt("region")),
+            "LLM-Streamline and ShortGPT remove the same layers on a 2/16 (layers 2-3); their rows with no recovery and \
+             ReplaceMe (LS) are identical. Rows with Ghost Layer (Ours) differ because LLM-Streamline's are repaired per \
+             region, ShortGPT's per layer."
+        );
+        assert_eq!(
+            note(shortgpt("layer")[..1].to_vec()),
+            "LLM-Streamline and ShortGPT remove the same layers on a 2/16 (layers 2-3); their unrepaired rows are identical."
+        );
+    }
+
+    #[test]
+    fn equal_selections_of_several_backbones_share_a_sentence() {
+        let cells = [
+            cell("a", "shortgpt", &[3, 4, 9], "ghosted", "region"),
+            cell("a", "shortened-llama", &[3, 4, 9], "ghosted", "region"),
+            cell("a", "llm-streamline", &[3, 4, 5], "ghosted", "region"),
+            cell("b", "shortgpt", &[1, 2], "ghosted", "region"),
+            cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
+            // The same layers of another backbone, and a dense one.
+            cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
+            CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
+        ];
+        assert_eq!(
+            equal_selections(&cells).unwrap(),
+            "ShortGPT and Shortened LLaMA remove the same layers on a 3/16 (layers 3-4,9), b 2/16 (layers 1-2); their rows \
+             are identical."
+        );
+        assert_eq!(equal_selections(&cells[2..4]), None);
+    }
+
+    #[test]
+    fn failed_rows_are_called_neither_identical_nor_different() {
+        let mut cells = [(); 2].map(|()| rows("shortgpt", &[2, 3], &[("none", ""), ("ghosted", "region")])).concat();
+        cells[2].criterion = Some("llm-streamline".into());
+        cells[3].criterion = Some("llm-streamline".into());
+        cells[3].programs.clear();
+        let note = equal_selections(&cells).unwrap();
+        assert!(note.ends_with("their unrepaired rows are identical."), "{note}");
+        cells[2].programs.clear();
+        let note = equal_selections(&cells).unwrap();
+        assert!(note.ends_with("remove the same layers on a 2/16 (layers 2-3)."), "{note}");
+    }
+}

@@ -1,0 +1,132 @@
+//! Decides which rows are one measurement under several names. Notes under tables, claims and `search` ask here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::record::{Condition, Record};
+use crate::metric::Metric;
+use crate::stage::operator::{BoundaryResult, PlacedRepair};
+
+/// Fewer equal scores than these may be a coincidence. The audit of the paper's tables uses the same number.
+const MIN_EQUAL_SCORES: usize = 3;
+
+/// Layers that a variant removes and the operators that it puts in their place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MeasuredProgram {
+    removed: BTreeSet<usize>,
+    /// First removed layer, placement and content key of each operator, ascending.
+    operators: Vec<(usize, Option<PlacedRepair>, String)>,
+}
+
+impl MeasuredProgram {
+    pub fn new(removed: &[usize], boundaries: &[BoundaryResult]) -> Self {
+        let operator = |of: &BoundaryResult| Some((of.region.0, of.placed, of.operator.clone()?));
+        let mut operators: Vec<_> = boundaries.iter().filter_map(operator).collect();
+        operators.sort_by_key(|(start, ..)| *start);
+        Self { removed: removed.iter().copied().collect(), operators }
+    }
+}
+
+/// Content of a row, as far as it is known.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowContent<'a> {
+    /// One program for each calibration seed that the row is a mean over.
+    Programs(&'a [MeasuredProgram]),
+    /// Scores as a table prints them. The criterion's name is left out of the condition.
+    Scores(BTreeMap<(String, Condition), Option<String>>),
+}
+
+impl RowContent<'_> {
+    /// Returns the scores of rows whose programs were not recorded: those that the paper prints, or those of `numbers.json`.
+    pub fn scores<'r>(records: impl IntoIterator<Item = &'r Record>) -> Self {
+        let score = |Record { condition, metric, value, .. }: &Record| {
+            let decimals = Metric::find(metric).map_or(2, |metric| metric.decimals);
+            let condition = Condition { criterion: String::new(), ..condition.clone() };
+            ((metric.clone(), condition), value.map(|value| Metric::print(value, decimals)))
+        };
+        Self::Scores(records.into_iter().map(score).collect())
+    }
+
+    /// Whether there is enough to compare.
+    fn is_decisive(&self) -> bool {
+        match self {
+            Self::Programs(programs) => !programs.is_empty(),
+            Self::Scores(scores) => scores.values().flatten().count() >= MIN_EQUAL_SCORES,
+        }
+    }
+}
+
+/// Whether two rows of one backbone are one measurement: equal programs, or all scores print alike.
+pub fn is_one_measurement(one: &RowContent<'_>, other: &RowContent<'_>) -> bool {
+    one.is_decisive() && one == other
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn boundary(start: usize, operator: Option<&str>, placed: &str) -> BoundaryResult {
+        let result = json!({
+            "region": [start, start + 1], "operator": operator, "placed": placed, "notes": [], "losses": [],
+            "solve_seconds": 0.0, "boundary_mae": 0.0, "boundary_mae_by_channel": [], "delta_norm": 0.0,
+            "relative_residual": 0.0, "m_norm": 0.0, "m_symmetric_norm": 0.0, "m_antisymmetric_norm": 0.0,
+        });
+        serde_json::from_value(result).unwrap()
+    }
+
+    fn record(criterion: &str, metric: &str, value: Option<f64>) -> Record {
+        let condition = Condition {
+            backbone: "llama".into(),
+            layers: 16,
+            depth: 4,
+            criterion: criterion.into(),
+            recovery: "none".into(),
+            finetuned: false,
+            calibration: "c4".into(),
+        };
+        Record { condition, metric: metric.into(), value, error: None }
+    }
+
+    #[test]
+    fn programs_are_equal_with_equal_layers_and_operators() {
+        let plain = MeasuredProgram::new(&[3, 2], &[boundary(2, None, "stream")]);
+        let region = MeasuredProgram::new(&[2, 3], &[boundary(2, Some("a"), "stream")]);
+        let layers =
+            MeasuredProgram::new(&[2, 3], &[boundary(3, Some("c"), "stream"), boundary(2, Some("b"), "stream")]);
+        let reordered =
+            MeasuredProgram::new(&[3, 2], &[boundary(2, Some("b"), "stream"), boundary(3, Some("c"), "stream")]);
+        let branch = MeasuredProgram::new(&[2, 3], &[boundary(2, Some("a"), "mlp")]);
+        let cases = [
+            ("no operators", &plain, &MeasuredProgram::new(&[2, 3], &[]), true),
+            ("other layers", &plain, &MeasuredProgram::new(&[2, 4], &[]), false),
+            ("repaired and not", &plain, &region, false),
+            ("per region and per layer", &region, &layers, false),
+            ("order of boundaries", &layers, &reordered, true),
+            ("other placement", &region, &branch, false),
+        ];
+        for (name, one, other, expected) in cases {
+            let [one, other] = [one, other].map(std::slice::from_ref).map(RowContent::Programs);
+            assert_eq!(is_one_measurement(&one, &other), expected, "{name}");
+        }
+        let unknown = RowContent::Programs(&[]);
+        assert!(!is_one_measurement(&unknown, &unknown), "rows without a program are not known to be equal");
+    }
+
+    #[test]
+    fn scores_are_equal_as_printed_and_three_are_needed() {
+        let row = |criterion: &str, values: [Option<f64>; 3]| {
+            let records: Vec<Record> = ["rte", "copa", "race"]
+                .into_iter()
+                .zip(values)
+                .map(|(task, value)| record(criterion, task, value))
+                .collect();
+            RowContent::scores(&records)
+        };
+        let first = row("shortgpt", [Some(50.0), Some(60.0), Some(70.001)]);
+        assert!(is_one_measurement(&first, &row("llm-streamline", [Some(50.0), Some(60.0), Some(70.0)])));
+        assert!(!is_one_measurement(&first, &row("llm-streamline", [Some(50.0), Some(60.0), Some(70.1)])));
+        let missing = row("shortgpt", [Some(50.0), Some(60.0), None]);
+        assert!(!is_one_measurement(&missing, &missing), "two scores are too few");
+    }
+}

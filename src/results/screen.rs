@@ -1,0 +1,388 @@
+//! A table on a terminal. What all rows share stands once above it, what a block shares stands once above the block, and what has to
+//! be said of a single row stands below. A table that is still too wide is folded into parts of about equal width.
+
+use std::fmt;
+
+use super::factors::distinct;
+use super::table::{Lead, LeadKind, LeadPlace, PrintedNumber, Table};
+use super::text::{NONE, TextColumn, TextTable, capital};
+use crate::error::printable;
+use crate::metric::Of;
+
+/// Columns in line; `*` after the best, `°` after the second, `+` or `-` where a paired test tells ours from the best of
+/// the others. Without a `width`, where output is no terminal, each row has all of its columns.
+pub fn screen(table: &Table, width: Option<usize>) -> String {
+    let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
+    let texts = TextTable::of(table, |place| place != LeadPlace::Data, &|_, _, text, _| said(text), &numbers);
+    match width {
+        None => text.push_str(&ScreenTable::whole(texts).to_string()),
+        Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).folded(width)),
+    }
+    let mut legend = Vec::new();
+    if table.has_ranks() {
+        legend.push("* best, ° second of a block".to_owned());
+    }
+    if table.significant() {
+        legend.push(format!("+ or -: {}", table.marks()));
+    }
+    if !legend.is_empty() {
+        text.push_str(&format!("\n{}\n", wrapped(&legend.join("; "), width)));
+    }
+    table.below().for_each(|note| text.push_str(&format!("{}\n", wrapped(note, width))));
+    text
+}
+
+/// On one line: the reason of a failure may have several.
+fn said(text: &str) -> String {
+    if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
+}
+
+/// The numbers of a column. Room is kept for ranks and marks where it has any, so that its points stand below each other.
+fn numbers(all: &[Option<&PrintedNumber>]) -> Vec<String> {
+    let ranks = all.iter().flatten().any(|shown| shown.best || shown.second);
+    let marks = all.iter().flatten().any(|shown| !shown.mark().is_empty());
+    all.iter().map(|shown| number(*shown, ranks, marks)).collect()
+}
+
+fn number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
+    let rank = match shown {
+        Some(PrintedNumber { best: true, .. }) => "*",
+        Some(PrintedNumber { second: true, .. }) => "°",
+        _ => " ",
+    };
+    let mark = shown.map_or("", PrintedNumber::mark);
+    let text = shown.map_or(NONE, |shown| &shown.text);
+    let rank = if ranks { rank } else { "" };
+    let mark = if marks { format!("{mark:<1}") } else { String::new() };
+    format!("{text}{rank}{mark}")
+}
+
+/// A text in lines of at most `width` characters, broken between words; a word that is longer has a line of its own.
+pub fn wrapped(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return text.to_owned() };
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
+/// A table with what was taken out of its columns.
+struct ScreenTable {
+    texts: TextTable,
+    /// Leading columns that every part shows.
+    lead: Vec<usize>,
+    /// Columns that stay beside each other.
+    units: Vec<Vec<usize>>,
+    /// Heads of blocks: the row that each stands above, and its text.
+    blocks: Vec<(usize, String)>,
+    above: String,
+    below: Vec<String>,
+    /// Whether heads may take several lines.
+    tall_heads: bool,
+}
+
+impl ScreenTable {
+    /// All columns in all rows.
+    fn whole(texts: TextTable) -> Self {
+        let units = (texts.lead..texts.columns.len()).map(|at| vec![at]).collect();
+        let blocks = texts.breaks.iter().map(|row| (*row, String::new())).collect();
+        let lead = (0..texts.lead).collect();
+        Self { texts, lead, units, blocks, above: String::new(), below: Vec::new(), tall_heads: false }
+    }
+
+    /// Takes out what several rows share and what concerns single rows.
+    fn condensed(texts: TextTable, table: &Table, width: usize) -> Self {
+        let kinds = |leads: &[Lead]| -> Vec<(LeadKind, LeadPlace)> {
+            leads.iter().filter(|lead| lead.place != LeadPlace::Data).map(|lead| (lead.kind, lead.place)).collect()
+        };
+        let tail = kinds(&table.tail);
+        let first_tail = texts.columns.len() - tail.len();
+        let of_kind = |wanted: LeadKind| -> Vec<usize> {
+            (0..tail.len()).filter(|at| tail[*at].0 == wanted).map(|at| first_tail + at).collect()
+        };
+        let remarks = of_kind(LeadKind::Remark);
+        let words: Vec<usize> = (0..texts.lead).chain(first_tail..texts.columns.len()).collect();
+        let words: Vec<usize> = words.into_iter().filter(|at| !remarks.contains(at)).collect();
+        let is_dense: Vec<bool> = table.rows.iter().map(|row| row.dense).collect();
+        let shared: Vec<(usize, SharedBy)> =
+            words.iter().filter_map(|&at| Some((at, SharedBy::new(&texts.columns[at], &is_dense)?))).collect();
+        let mut gone: Vec<usize> = shared.iter().map(|(at, _)| *at).chain(remarks.iter().copied()).collect();
+        let in_blocks = block_columns(&texts, &gone);
+        gone.extend(&in_blocks);
+        // Something has to name a row.
+        if texts.lead > 0 && (0..texts.lead).all(|at| gone.contains(&at)) {
+            gone.retain(|at| *at + 1 != texts.lead);
+        }
+        let blocks = block_heads(&texts, &in_blocks.into_iter().filter(|at| gone.contains(at)).collect::<Vec<_>>());
+        let above = above(&texts, shared.iter().filter(|(at, _)| gone.contains(at)));
+        let below = remark_lines(&texts, &remarks, &gone);
+        let averages: Vec<usize> = (0..table.columns.len())
+            .filter(|at| matches!(table.columns[*at].metric.of, Of::Tasks(_) | Of::Texts(_)))
+            .map(|at| texts.lead + at)
+            .collect();
+        let terminal: Vec<usize> =
+            (0..tail.len()).filter(|at| tail[*at].1 == LeadPlace::Terminal).map(|at| first_tail + at).collect();
+        let mut made = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
+        made.keep(&gone, &averages);
+        if !made.fits(width) {
+            // Times are the least that a reader misses.
+            made.keep(&[gone.as_slice(), &terminal].concat(), &averages);
+        }
+        made.tall_heads = !made.fits(width);
+        made
+    }
+
+    /// Sets the columns behind those that lead; an average stays beside the last of what it is an average of.
+    fn keep(&mut self, gone: &[usize], averages: &[usize]) {
+        self.units.clear();
+        for at in (self.texts.lead..self.texts.columns.len()).filter(|at| !gone.contains(at)) {
+            match self.units.last_mut() {
+                Some(unit) if averages.contains(&at) => unit.push(at),
+                _ => self.units.push(vec![at]),
+            }
+        }
+        self.lead = (0..self.texts.lead).filter(|at| !gone.contains(at)).collect();
+    }
+
+    fn fits(&self, width: usize) -> bool {
+        self.wide(&[self.lead.as_slice(), &self.units.concat()].concat()) <= width
+    }
+
+    /// The table in as few parts as its columns need, each with the columns that lead.
+    fn folded(&self, width: usize) -> String {
+        let has_room = |units: &[Vec<usize>]| self.wide(&[self.lead.as_slice(), &units.concat()].concat()) <= width;
+        let mut text = self.above.clone();
+        let parts = parts(&self.units, &has_room);
+        let count: usize = self.units.iter().map(Vec::len).sum();
+        let mut from = 0;
+        for part in &parts {
+            let columns = part.concat();
+            if parts.len() > 1 {
+                let line = if from == 0 { "" } else { "\n" };
+                let range = match columns.len() {
+                    1 => format!("column {}", from + 1),
+                    own => format!("columns {}–{}", from + 1, from + own),
+                };
+                text.push_str(&format!("{line}{range} of {count}\n"));
+            }
+            from += columns.len();
+            text.push_str(&self.part(&columns));
+        }
+        if parts.is_empty() {
+            text.push_str(&self.part(&[]));
+        }
+        for remark in &self.below {
+            text.push_str(&format!("{}\n", wrapped(remark, Some(width))));
+        }
+        text
+    }
+
+    /// Some columns behind those that lead, heads above a rule.
+    fn part(&self, behind: &[usize]) -> String {
+        let shown = self.lead.iter().chain(behind);
+        let columns: Vec<(usize, usize, &TextColumn)> =
+            shown.map(|&at| (at, self.width(at), &self.texts.columns[at])).collect();
+        let line = |text: &dyn Fn(&TextColumn) -> String| {
+            let cell = |(_, width, column): &(usize, usize, &TextColumn)| match column.is_number {
+                true => format!("{:>width$}", text(column)),
+                false => format!("{:<width$}", text(column)),
+            };
+            format!("{}\n", columns.iter().map(cell).collect::<Vec<_>>().join("  ").trim_end())
+        };
+        let rule = |sign: &str| columns.iter().map(|(_, width, _)| sign.repeat(*width)).collect::<Vec<_>>().join("  ");
+        let mut text = if self.texts.groups.is_empty() { String::new() } else { self.over(&columns) };
+        let height = columns.iter().map(|(_, _, column)| self.head(column).len()).max().unwrap_or(0);
+        for row in 0..height {
+            text.push_str(&line(&|column| {
+                let head = self.head(column);
+                (row + head.len()).checked_sub(height).and_then(|at| head.get(at).cloned()).unwrap_or_default()
+            }));
+        }
+        text.push_str(&format!("{}\n", rule("─")));
+        let whole = columns.iter().map(|(_, width, _)| width + 2).sum::<usize>().saturating_sub(2);
+        for row in 0..columns.first().map_or(0, |(_, _, column)| column.cells.len()) {
+            match self.blocks.iter().find(|(at, _)| *at == row) {
+                Some((_, head)) if !head.is_empty() => {
+                    let rest = whole.saturating_sub(head.chars().count() + 4);
+                    text.push_str(&format!("┄┄ {head} {}\n", "┄".repeat(rest)));
+                }
+                Some(_) if row > 0 => text.push_str(&format!("{}\n", rule("┄"))),
+                _ => {}
+            }
+            text.push_str(&line(&|column| column.cells[row].clone()));
+        }
+        printable(&text).into_owned()
+    }
+
+    /// The heads over groups of columns, as far as these are shown.
+    fn over(&self, columns: &[(usize, usize, &TextColumn)]) -> String {
+        let width = |of: &dyn Fn(usize) -> bool| {
+            columns.iter().filter(|(at, ..)| of(*at)).map(|(_, width, _)| width + 2).sum::<usize>()
+        };
+        let mut at = self.texts.lead;
+        let mut text = " ".repeat(width(&|at| at < self.texts.lead));
+        for (head, count) in &self.texts.groups {
+            let group = at..at + count;
+            at += count;
+            let width = width(&|at| group.contains(&at));
+            if width > 0 {
+                text.push_str(&format!("{head:^0$}  ", width - 2));
+            }
+        }
+        format!("{}\n", text.trim_end())
+    }
+
+    /// A head in the lines that it takes.
+    fn head(&self, column: &TextColumn) -> Vec<String> {
+        if !self.tall_heads {
+            return vec![column.head.clone()];
+        }
+        let cells = column.cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let broken = column.head.replace('@', " @");
+        let words: Vec<&str> = broken.split_whitespace().collect();
+        let longest = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
+        // Words stay in one line where the cells are as wide.
+        let lines = wrapped(&broken, Some(cells.max(longest)));
+        lines.lines().map(|line| line.replace(" @", "@")).collect()
+    }
+
+    fn width(&self, at: usize) -> usize {
+        let column = &self.texts.columns[at];
+        let head = self.head(column);
+        column.cells.iter().chain(&head).map(|text| text.chars().count()).max().unwrap_or(0)
+    }
+
+    /// How many columns of a terminal some columns take.
+    fn wide(&self, columns: &[usize]) -> usize {
+        columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
+    }
+}
+
+impl fmt::Display for ScreenTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.part(&self.units.concat()))
+    }
+}
+
+/// Rows that have one text in a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SharedBy {
+    All,
+    /// The dense ones have none.
+    Pruned,
+    /// No row has any.
+    None,
+}
+
+impl SharedBy {
+    /// None where rows differ, or are too few to share anything.
+    fn new(column: &TextColumn, is_dense: &[bool]) -> Option<Self> {
+        let known: Vec<(&String, bool)> =
+            column.cells.iter().zip(is_dense.iter().copied()).filter(|(cell, _)| *cell != NONE).collect();
+        let (first, _) = known.first().copied().unwrap_or((&column.head, false));
+        let dense = is_dense.iter().filter(|dense| **dense).count();
+        match known.len() {
+            _ if column.cells.len() < 2 || known.iter().any(|(cell, _)| *cell != first) => None,
+            0 => Some(Self::None),
+            all if all == column.cells.len() => Some(Self::All),
+            pruned if pruned + dense == column.cells.len() && known.iter().all(|(_, dense)| !dense) => {
+                Some(Self::Pruned)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What was taken out of the columns because all rows have it.
+fn above<'a>(texts: &TextTable, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
+    let shared: Vec<&(usize, SharedBy)> = shared.collect();
+    let mut text = String::new();
+    for (by, rows) in [(SharedBy::All, "all rows"), (SharedBy::Pruned, "all pruned rows")] {
+        let of_all = shared.iter().filter(|(_, own)| *own == by).map(|(at, _)| {
+            let TextColumn { head, cells, .. } = &texts.columns[*at];
+            let cell = cells.iter().find(|cell| *cell != NONE).map_or("", String::as_str);
+            if head.is_empty() { cell.to_owned() } else { format!("{head} {cell}") }
+        });
+        let of_all: Vec<String> = of_all.collect();
+        if !of_all.is_empty() {
+            text.push_str(&format!("{}: {}\n", capital(rows), of_all.join(", ")));
+        }
+    }
+    if text.is_empty() { text } else { format!("{text}\n") }
+}
+
+/// The leading columns in which the rows of each block have one text; none where no block has two rows.
+fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
+    let rows = texts.columns.first().map_or(0, |column| column.cells.len());
+    let starts: Vec<usize> = std::iter::once(0).chain(texts.breaks.iter().copied()).collect();
+    let ends = starts.iter().skip(1).copied().chain([rows]);
+    let blocks: Vec<std::ops::Range<usize>> = starts.iter().copied().zip(ends).map(|(from, to)| from..to).collect();
+    if blocks.len() < 2 || blocks.iter().all(|block| block.len() < 2) {
+        return Vec::new();
+    }
+    let is_shared = |at: &usize| {
+        let cells = &texts.columns[*at].cells;
+        !gone.contains(at) && blocks.iter().all(|block| distinct(&cells[block.clone()]).len() == 1)
+    };
+    let shared: Vec<usize> = (0..texts.lead).filter(is_shared).collect();
+    let is_left = (0..texts.lead).any(|at| !gone.contains(&at) && !shared.contains(&at));
+    if is_left { shared } else { Vec::new() }
+}
+
+/// A head for each block, empty where it would repeat the one before.
+fn block_heads(texts: &TextTable, columns: &[usize]) -> Vec<(usize, String)> {
+    let head = |row: usize| {
+        let words = columns.iter().filter_map(|&at| {
+            let TextColumn { head, cells, is_number } = &texts.columns[at];
+            let cell = &cells[row];
+            (cell != NONE).then(|| if *is_number { format!("{head} {cell}") } else { cell.clone() })
+        });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let mut blocks: Vec<(usize, String)> = Vec::new();
+    let mut last = String::new();
+    let first = (!columns.is_empty()).then_some(0);
+    for row in first.into_iter().chain(texts.breaks.iter().copied()) {
+        let own = head(row);
+        blocks.push((row, if own == last { String::new() } else { own.clone() }));
+        last = own;
+    }
+    blocks
+}
+
+/// A line for each row of which something has to be said; that it is well is not.
+fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<String> {
+    let rows = texts.columns.first().map_or(0, |column| column.cells.len());
+    let names: Vec<usize> =
+        (0..texts.lead).filter(|at| !gone.contains(at) || distinct(&texts.columns[*at].cells).len() > 2).collect();
+    let line = |row: usize| {
+        let said = remarks.iter().map(|at| texts.columns[*at].cells[row].as_str());
+        let said: Vec<&str> = said.filter(|text| ![NONE, super::run_tables::OK].contains(text)).collect();
+        let name = names.iter().map(|at| texts.columns[*at].cells[row].as_str()).filter(|cell| *cell != NONE);
+        let name = name.collect::<Vec<_>>().join(" ");
+        (!said.is_empty()).then(|| format!("{name}: {}", said.join("; ")))
+    };
+    (0..rows).filter_map(line).collect()
+}
+
+/// Units of columns in as few parts as have room, of about equal numbers of units.
+fn parts(units: &[Vec<usize>], has_room: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
+    let mut filled: Vec<Vec<Vec<usize>>> = Vec::new();
+    for unit in units {
+        match filled.last_mut() {
+            Some(part) if has_room(&[part.as_slice(), std::slice::from_ref(unit)].concat()) => part.push(unit.clone()),
+            _ => filled.push(vec![unit.clone()]),
+        }
+    }
+    let even: Vec<Vec<Vec<usize>>> = (0..filled.len())
+        .map(|at| units[at * units.len() / filled.len()..(at + 1) * units.len() / filled.len()].to_vec())
+        .collect();
+    if even.iter().all(|part| has_room(part)) { even } else { filled }
+}
